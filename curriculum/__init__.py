@@ -1,0 +1,1 @@
+"""What to train: recipes, mixtures, token arithmetic, schedules, stages and identity. No I/O but reading a recipe."""

@@ -1,0 +1,174 @@
+"""What a recipe says: frozen dataclasses, one per section of the YAML file.
+
+A recipe has two halves (design, section 3). Everything outside `runtime` is *identity*: it decides what is
+computed. `RuntimeSpec` decides where and how fast, and never enters a fingerprint. The two are separate sections
+so that no path, region or worker count can reach a hash by accident.
+
+Values are only *shaped* here; `curriculum.load` builds them from YAML and overrides, `curriculum.validate` checks
+what no single field can know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from curriculum.model_spec import ModelSpec
+from curriculum.optimizer_spec import OptimizerSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSpec:
+    """A named body of text. Its identity is its pin (the content), not where it lies (`runtime.locations`)."""
+
+    builtin: str | None = None
+    """`stdlib-code` or `stdlib-prose`: real text of this Python installation, laid out once into storage."""
+    globs: tuple[str, ...] = ("**/*.jsonl.zst", "**/*.jsonl.gz", "**/*.jsonl", "**/*.parquet")
+    """Which files below the location belong to the source; explicit, so that nothing is picked by listing order."""
+    special_tokens: str = "text"
+    """`text`: a literal `<|endoftext|>` in a document is text. `keep`: it is the control token (StackEdu-FIM)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerTraining:
+    """A byte-level BPE trained by a step of the DAG, for runs too small for the 100,278-entry dolma2 vocabulary."""
+
+    vocab_size: int = 6144
+    sources: tuple[str, ...] = ()
+    """Trained on these sources; empty means the sources of the first stage's mixture."""
+    max_bytes_per_source: int = 8_000_000
+    """Only the first bytes of each source, in pin order: enough for a small vocabulary, bounded at any size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSpec:
+    """Exactly one of `name` (an asset such as `dolma2`), `file` with `sha256`, or `train`."""
+
+    name: str | None = None
+    sha256: str | None = None
+    train: TokenizerTraining | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """How documents become shards (design, section 4)."""
+
+    shard_tokens: int = 32 * 1024 * 1024
+    """A shard is closed once it holds this many tokens."""
+    group_bytes: int = 256 * 1024 * 1024
+    """Input files are grouped, in pin order, into units of staging work of at least this many bytes."""
+    heldout_fraction: float = 0.001
+    """Share of documents held out, chosen by a hash of their normalised text, so duplicates go together."""
+    max_line_bytes: int = 256 * 1024 * 1024
+    bad_line_tolerance: float = 0.001
+    """Share of unreadable lines above which a source is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionSpec:
+    """Compute and reduction types. Master weights and optimizer state are always float32."""
+
+    param: str = "float32"
+    reduce: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSpec:
+    """Learning rate as a function of the step; the peak is `optimizer.lr` (`curriculum.schedule`)."""
+
+    kind: str = "cosine"
+    """`cosine`, `linear` or `constant`, after a linear warm-up."""
+    warmup_steps: int = 0
+    final_ratio: float = 0.1
+    """LR at the horizon as a share of the peak."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitSpec:
+    """Where a stage's weights come from. Without `from_` they are drawn from the stage's seed."""
+
+    from_: str | None = None
+    """Name of an earlier stage; its milestone at its stop is loaded. Written `from:` in YAML."""
+    load: str = "weights+optimizer"
+    """`weights`, `weights+optimizer` (OLMo 3's transition), or `full` (also step and data position: a resume)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSpec:
+    """What is measured on the milestone at the stage's stop."""
+
+    suites: tuple[str, ...] = ("quick",)
+    limit: int = 0
+    """Examples per family, drawn with a fixed seed; 0 means all."""
+    heldout_tokens: int = 262_144
+    """At most this many held-out tokens per source."""
+    when: str = "before_next_stage"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSpec:
+    """One stage of the curriculum (design, section 5)."""
+
+    mixture: Mapping[str, float]
+    """Source -> weight; weights need not sum to one."""
+    tokens: int
+    """Where the stage stops. Not part of the trajectory's identity: raising it continues the stage."""
+    horizon_tokens: int | None = None
+    """Where the schedule ends; None means `tokens`. Part of the identity: it bends the LR curve."""
+    sequence_length: int = 8192
+    global_batch_tokens: int = 4_194_304
+    optimizer: OptimizerSpec
+    schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    seed: int = 0
+    init: InitSpec = field(default_factory=InitSpec)
+    order_block: int = 65_536
+    """K: the mixture is exact in every block of K windows."""
+    max_repetition: float = 1.0
+    """How often a window of one source may be drawn, at most, before the stop."""
+    on_shortage: str = "error"
+    """`error` or `repeat`: what to do when a source holds fewer windows than `max_repetition` allows for."""
+    evaluation: EvaluationSpec = field(default_factory=EvaluationSpec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeSpec:
+    """Where and how fast. Never part of an identity."""
+
+    num_workers: int = 2
+    cpus_per_worker: float = 0.5
+    gpus_per_worker: float = 0.0
+    micro_batch_size: int = 4
+    """Sequences per worker and forward pass; gradient accumulation makes up the global batch."""
+    staging_tasks: int = 2
+    staging_cpus_per_task: float = 0.5
+    checkpoint_every_steps: int = 1000
+    """Ephemeral milestones: what a crash may cost at most. The newest is kept, and the stage's last for ever."""
+    log_every_steps: int = 1
+    retries: int = 3
+    """New attempts at a step after an infrastructure failure (a lost worker, a full disk). Bad input is not retried."""
+    threads_per_worker: int = 1
+    """CPU threads of a training worker; two are slower than one when cores are shared."""
+    local_cpus: int = 2
+    """Logical CPUs of the local Ray that `ncp run` starts when no cluster is named."""
+    object_store_mib: int = 256
+    locations: Mapping[str, str] = field(default_factory=dict)
+    """Source name -> directory or URL. Builtin sources need none."""
+    wandb_project: str = ""
+    """Empty: no W&B. Otherwise metrics also go there, offline unless an API key is present."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole run: sources, model, stages, and where to run them."""
+
+    recipe: str
+    """Its name; runs are called `{recipe}-{6 hex}`."""
+    description: str = ""
+    tokenizer: TokenizerSpec
+    sources: Mapping[str, SourceSpec]
+    data: DataSpec = field(default_factory=DataSpec)
+    model: ModelSpec
+    precision: PrecisionSpec = field(default_factory=PrecisionSpec)
+    stages: Mapping[str, StageSpec]
+    """In order of execution."""
+    runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

@@ -1,0 +1,29 @@
+"""Token arithmetic: exact integers, never floats (a 6-trillion budget has more digits than a float32 holds)."""
+
+from __future__ import annotations
+
+from curriculum.schema import Recipe, StageSpec
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
+
+def stage_steps(stage: StageSpec) -> int:
+    """Optimizer steps until the stop: `ceil(tokens / global_batch_tokens)`, as OLMo 3 counts them."""
+    return ceil_div(stage.tokens, stage.global_batch_tokens)
+
+
+def horizon_steps(stage: StageSpec) -> int:
+    """Steps over which the LR schedule is laid out."""
+    tokens = stage.tokens if stage.horizon_tokens is None else stage.horizon_tokens
+    return ceil_div(tokens, stage.global_batch_tokens)
+
+
+def tokens_before(recipe: Recipe, stage_name: str) -> int:
+    """Tokens consumed by the stages that `stage_name` descends from: what `tokens in total` starts at."""
+    parent = recipe.stages[stage_name].init.from_
+    if parent is None:
+        return 0
+    stage = recipe.stages[parent]
+    return tokens_before(recipe, parent) + stage_steps(stage) * stage.global_batch_tokens

@@ -1,0 +1,149 @@
+"""What no single field of a recipe can know: checks across fields, each with the key, the value and the fix."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import fields
+
+from curriculum.errors import RecipeError, nearest
+from curriculum.schema import Recipe, StageSpec
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+BUILTIN_SOURCES = ("stdlib-code", "stdlib-prose")
+
+
+def validate(recipe: Recipe) -> None:
+    """Raise RecipeError for a recipe that could not run; the first problem found is named."""
+    _check_name("recipe", recipe.recipe)
+    if not recipe.stages:
+        raise RecipeError("stages: empty; give at least one stage")
+    if not recipe.sources:
+        raise RecipeError("sources: empty; give at least one source")
+    for name, source in recipe.sources.items():
+        _check_name(f"sources.{name}", name)
+        _one_of(f"sources.{name}.special_tokens", source.special_tokens, ("text", "keep"))
+        if source.builtin is not None:
+            _one_of(f"sources.{name}.builtin", source.builtin, BUILTIN_SOURCES)
+    for name in recipe.runtime.locations:
+        if name not in recipe.sources:
+            raise RecipeError(f"runtime.locations.{name}: no such source; {nearest(name, recipe.sources)}")
+    _check_tokenizer(recipe)
+    if not 0 <= recipe.data.heldout_fraction < 1:
+        raise RecipeError(
+            f"data.heldout_fraction: {recipe.data.heldout_fraction} is not in [0, 1); use 0.001"
+        )
+    for part in ("param", "reduce"):
+        _one_of(f"precision.{part}", getattr(recipe.precision, part), ("float32", "bfloat16"))
+    _check_runtime(recipe)
+    top_level = {field.name for field in fields(Recipe)}
+    earlier: list[str] = []
+    for name, stage in recipe.stages.items():
+        _check_name(f"stages.{name}", name)
+        if name in top_level:
+            raise RecipeError(
+                f"stages.{name}: {name!r} is a section of the recipe; choose another stage name"
+            )
+        _check_stage(recipe, name, stage, earlier)
+        earlier.append(name)
+
+
+def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]) -> None:
+    key = f"stages.{name}"
+    length, chunk = stage.sequence_length, recipe.model.concept.chunk_size
+    _positive(f"{key}.sequence_length", length)
+    _positive(f"{key}.global_batch_tokens", stage.global_batch_tokens)
+    if recipe.model.concept.enabled and length % chunk:
+        raise RecipeError(
+            f"{key}.sequence_length: {length} is not divisible by model.concept.chunk_size {chunk}; use {length // chunk * chunk or chunk}"
+        )
+    if length > recipe.model.max_sequence_length:
+        raise RecipeError(
+            f"{key}.sequence_length: {length} exceeds model.max_sequence_length {recipe.model.max_sequence_length}; raise that or lower this"
+        )
+    if stage.global_batch_tokens % length:
+        raise RecipeError(
+            f"{key}.global_batch_tokens: {stage.global_batch_tokens} is not a multiple of sequence_length {length}; "
+            f"use {max(1, stage.global_batch_tokens // length) * length}"
+        )
+    if stage.tokens < stage.global_batch_tokens:
+        raise RecipeError(
+            f"{key}.tokens: {stage.tokens} is less than one batch ({stage.global_batch_tokens}); raise it or lower global_batch_tokens"
+        )
+    if stage.horizon_tokens is not None and stage.horizon_tokens < stage.global_batch_tokens:
+        raise RecipeError(
+            f"{key}.horizon_tokens: {stage.horizon_tokens} is less than one batch; use at least tokens"
+        )
+    if not stage.mixture:
+        raise RecipeError(f"{key}.mixture: empty; name at least one source and its weight")
+    for source, weight in stage.mixture.items():
+        if source not in recipe.sources:
+            raise RecipeError(f"{key}.mixture.{source}: no such source; {nearest(source, recipe.sources)}")
+        if not (math.isfinite(weight) and weight > 0):
+            raise RecipeError(
+                f"{key}.mixture.{source}: {weight} is not a positive weight; use a number above 0 or leave it out"
+            )
+    if stage.order_block < len(stage.mixture):
+        raise RecipeError(
+            f"{key}.order_block: {stage.order_block} is less than the {len(stage.mixture)} sources; use 65536"
+        )
+    _one_of(f"{key}.schedule.kind", stage.schedule.kind, ("cosine", "linear", "constant"))
+    _one_of(f"{key}.on_shortage", stage.on_shortage, ("error", "repeat"))
+    _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer"))
+    _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage",))
+    if stage.init.from_ is not None and stage.init.from_ not in earlier:
+        raise RecipeError(
+            f"{key}.init.from: {stage.init.from_!r} is not an earlier stage; {nearest(stage.init.from_, earlier) if earlier else 'this is the first stage, leave it out'}"
+        )
+
+
+def _check_tokenizer(recipe: Recipe) -> None:
+    tokenizer = recipe.tokenizer
+    if (tokenizer.name is None) == (tokenizer.train is None):
+        raise RecipeError(
+            "tokenizer: give exactly one of tokenizer.name (such as dolma2) and tokenizer.train"
+        )
+    if tokenizer.train is None:
+        return
+    for source in tokenizer.train.sources:
+        if source not in recipe.sources:
+            raise RecipeError(
+                f"tokenizer.train.sources: no source {source!r}; {nearest(source, recipe.sources)}"
+            )
+    if tokenizer.train.vocab_size != recipe.model.vocab_size:
+        raise RecipeError(
+            f"tokenizer.train.vocab_size: {tokenizer.train.vocab_size} is not model.vocab_size {recipe.model.vocab_size}; make them equal"
+        )
+
+
+def _check_runtime(recipe: Recipe) -> None:
+    runtime = recipe.runtime
+    for name in (
+        "num_workers",
+        "micro_batch_size",
+        "staging_tasks",
+        "checkpoint_every_steps",
+        "log_every_steps",
+        "local_cpus",
+    ):
+        _positive(f"runtime.{name}", getattr(runtime, name))
+    for name in ("cpus_per_worker", "staging_cpus_per_task"):
+        if not getattr(runtime, name) > 0:
+            raise RecipeError(
+                f"runtime.{name}: {getattr(runtime, name)} is not positive; use 0.5 on a small machine"
+            )
+
+
+def _check_name(key: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise RecipeError(f"{key}: {name!r} is not a name; use lower-case letters, digits, '-', '_' and '.'")
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise RecipeError(f"{key}: {value!r} is not one of {', '.join(allowed)}; {nearest(value, allowed)}")
+
+
+def _positive(key: str, value: int) -> None:
+    if value < 1:
+        raise RecipeError(f"{key}: {value} is not positive; use 1 or more")

@@ -1,0 +1,139 @@
+"""Suites: named lists of tasks. The name and the limit are part of an evaluation's identity.
+
+- `quick`: seconds on a CPU; what the demo runs.
+- `fast`: the 26 labels OLMo-core evaluates while it trains (its `fast` group).
+- `easy`: OLMo 3's Base-Easy, 25 families in bits per byte, which tells small models apart where accuracy is chance.
+- `families-30`: one way of asking each of thirty families. The list is ours: the 28 families of OLMo-core's groups
+  and the two it leaves out as noisy, BoolQ and OpenBookQA. The public reports name no list.
+
+Of Base-Easy's settings these differ, because the data at hand does: DBQA and ProtocolQA have three shots (five in
+the report), QASPER and SciRIFF are their yes/no parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from jobs.evaluation.tasks import LANGUAGES, MATH_SUBJECTS, MMLU_GROUPS, SKILLS, TASKS, Task
+
+Suite = Mapping[str, tuple[str, ...]]
+"""Family -> labels of its tasks. The average of a suite is taken over families, each the average of its tasks."""
+
+_ARC = ("arc_challenge_test", "arc_easy_test")
+_SKILLS_RC = tuple(f"basic_skills_{skill}_rc_5shot" for skill in SKILLS)
+_MINERVA = tuple(f"minerva_math_{part}_gold_bpb_0shot" for part in MATH_SUBJECTS)
+
+
+def _mmlu(*forms: str) -> tuple[str, ...]:
+    return tuple(f"mmlu_{group}_test_{form}_5shot" for group in MMLU_GROUPS for form in forms)
+
+
+def _mt_mbpp(languages: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"mt_mbpp_{language}_gold_bpb_3shot" for language in languages)
+
+
+_CODE = {"humaneval": ("codex_humaneval_gold_bpb_3shot",), "mbpp": ("codex_mbpp_gold_bpb_3shot",)}
+_READING = {
+    "coqa": ("coqa_bpb_0shot",),
+    "drop": ("drop_bpb_5shot",),
+    "jeopardy": ("jeopardy_bpb_5shot",),
+    "lambada": ("lambada_bpb_0shot",),
+    "naturalqs": ("naturalqs_bpb_5shot",),
+    "squad": ("squad_bpb_5shot",),
+}
+
+SUITES: dict[str, Suite] = {
+    "quick": {"arc_easy": ("arc_easy_rc_0shot",), "sciq": ("sciq_rc_0shot",), "copa": ("copa",)},
+    "fast": {
+        "arc": tuple(f"{part}_{form}_5shot" for part in _ARC for form in ("bpb", "mc")),
+        "hellaswag": ("hellaswag_bpb_5shot",),
+        "mmlu": _mmlu("bpb", "mc"),
+        "basic_skills": _SKILLS_RC,
+        **_CODE,
+        "minerva_math_500": ("minerva_math_500_gold_bpb_0shot",),
+        "mt_mbpp": _mt_mbpp(("cpp", "java", "rust")),
+        "copycolors": ("copycolors_10way",),
+    },
+    "easy": {
+        "minerva_math": _MINERVA,
+        **_CODE,
+        "mt_mbpp": _mt_mbpp(LANGUAGES),
+        "arc": tuple(f"{part}_bpb_5shot" for part in _ARC),
+        "mmlu": _mmlu("bpb"),
+        "csqa": ("csqa_val_bpb_5shot",),
+        "hellaswag": ("hellaswag_bpb_5shot",),
+        "winogrande": ("winogrande_val_bpb_5shot",),
+        "socialiqa": ("socialiqa_val_bpb_5shot",),
+        "piqa": ("piqa_val_bpb_5shot",),
+        **_READING,
+        "sciq": ("sciq_bpb_5shot",),
+        "qasper": ("qasper_yesno_bpb_5shot",),
+        "basic_skills": tuple(f"basic_skills_{skill}_bpb_5shot" for skill in SKILLS),
+        "lab_bench_dbqa": ("lab_bench_dbqa_bpb_3shot",),
+        "lab_bench_protocolqa": ("lab_bench_protocolqa_bpb_3shot",),
+        "medmcqa": ("medmcqa_bpb_5shot",),
+        "medqa": ("medqa_en_bpb_5shot",),
+        "sciriff": ("sciriff_yesno_bpb_5shot",),
+    },
+    "families-30": {
+        "arc_challenge": ("arc_challenge_test_rc_5shot",),
+        "arc_easy": ("arc_easy_test_rc_5shot",),
+        "hellaswag": ("hellaswag_rc_5shot",),
+        "winogrande": ("winogrande_val_rc_5shot",),
+        "csqa": ("csqa_val_rc_5shot",),
+        "piqa": ("piqa_val_rc_5shot",),
+        "socialiqa": ("socialiqa_val_rc_5shot",),
+        "mmlu": _mmlu("rc"),
+        "gsm8k": ("gsm8k_gold_bpb_5shot",),
+        "minerva_math": _MINERVA,
+        "minerva_math_500": ("minerva_math_500_gold_bpb_0shot",),
+        **_CODE,
+        "mt_mbpp": _mt_mbpp(LANGUAGES),
+        **_READING,
+        "copycolors": ("copycolors_10way",),
+        "basic_skills": _SKILLS_RC,
+        "lab_bench_dbqa": ("lab_bench_dbqa_rc_3shot",),
+        "lab_bench_protocolqa": ("lab_bench_protocolqa_rc_3shot",),
+        "medmcqa": ("medmcqa_rc_5shot",),
+        "medqa": ("medqa_en_rc_5shot",),
+        "qasper": ("qasper_yesno_rc_5shot",),
+        "sciriff": ("sciriff_yesno_rc_5shot",),
+        "boolq": ("boolq_val_rc_5shot",),
+        "openbookqa": ("openbookqa_test_rc_5shot",),
+    },
+}
+
+
+class SuiteError(ValueError):
+    """A suite or task that does not exist; names the nearest one."""
+
+
+def find_suite(name: str) -> Suite:
+    """A suite by name, or one task by its label. Raises SuiteError."""
+    if name in SUITES:
+        return SUITES[name]
+    if name in TASKS:
+        return {TASKS[name].family: (name,)}
+    near = get_close_matches(name, [*SUITES, *TASKS], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(SUITES)}, or a task's label"
+    raise SuiteError(f"evaluation.suites: {name!r} is no suite; {hint}")
+
+
+def suite_tasks(name: str) -> list[Task]:
+    """The tasks of a suite, in its order. Raises SuiteError."""
+    return [TASKS[label] for labels in find_suite(name).values() for label in labels]
+
+
+def average_of_averages(suite: Suite, values: Mapping[str, float | None]) -> float | None:
+    """Mean over families of the mean over their tasks (`values`: label -> value), so that MMLU's parts count once.
+
+    Tasks without a value, and families left without any, do not take part; None when nothing is left. Give values of
+    one metric only.
+    """
+    families = []
+    for labels in suite.values():
+        known = [value for label in labels if (value := values.get(label)) is not None]
+        if known:
+            families.append(sum(known) / len(known))
+    return sum(families) / len(families) if families else None

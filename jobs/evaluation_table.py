@@ -1,0 +1,74 @@
+"""The closing table: untrained, unigram, each stage, each stage with its concept zeroed - side by side.
+
+An evaluation holds results per source; what they mean for a mixture is computed here, by the stage's own weights, so
+that a changed mixture never asks for a new evaluation of an old checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.evaluation.mixture import mixture_average
+from pipeline.dag.store import StepStore
+from pipeline.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """One line: bits per byte by source and by stage mixture; None where it was not measured."""
+
+    label: str
+    reference: bool
+    """A baseline or an ablation, not a checkpoint as it is."""
+    stage: str | None
+    """The stage whose milestone was evaluated; None for what belongs to no stage."""
+    kind: str
+    """Which of an evaluation's measures: `model`, `zero_concept` or `unigram`."""
+    sources: Mapping[str, float | None]
+    mixtures: Mapping[str, float | None]
+    result: Mapping[str, Any]
+    """The whole evaluation this row is read from."""
+
+
+def evaluation_rows(storage: Storage, record: Mapping[str, Any]) -> list[TableRow]:
+    """Rows of a run's table, from the evaluations that exist so far."""
+    rows: list[TableRow] = []
+    for step in record["steps"]:
+        receipt = StepStore(storage, step["key"]).receipt() if step["kind"] == "evaluation" else None
+        if receipt is None:
+            continue
+        result, stages = receipt["result"], record["recipe"]["stages"]
+        if receipt["step"] == 0:
+            rows.append(_row("untrained", None, "model", result, stages))
+            rows.append(_row("unigram", None, "unigram", result, stages))
+        else:
+            stage = receipt["stage"]
+            rows.append(_row(stage, stage, "model", result, stages))
+            rows.append(_row(f"{stage}, concept zeroed", stage, "zero_concept", result, stages))
+    return [row for row in rows if any(value is not None for value in row.sources.values())]
+
+
+def _row(
+    label: str,
+    stage: str | None,
+    kind: str,
+    result: Mapping[str, Any],
+    stages: Mapping[str, Mapping[str, Any]],
+) -> TableRow:
+    def bits(measured: Mapping[str, Any] | None) -> float | None:
+        return measured[kind]["bits_per_byte"] if measured and measured[kind] else None
+
+    return TableRow(
+        label=label,
+        reference=kind != "model",
+        stage=stage,
+        kind=kind,
+        sources={source: bits(values) for source, values in result["heldout"].items()},
+        mixtures={
+            name: bits(mixture_average(result["heldout"], config["mixture"]))
+            for name, config in stages.items()
+        },
+        result=result,
+    )

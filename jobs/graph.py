@@ -1,0 +1,179 @@
+"""Recipe -> DAG. The whole curriculum as steps, each named by exactly what decides its result.
+
+    tokenizer -> shards-{source} ... -> {stage} -> {stage}-eval -> next stage ... -> report
+
+The graph is pure: it is built from the recipe and the pins, and touches no storage. Whatever is in `runtime` stays out
+of every identity. A stage's identity leaves out where it stops: the stop is the milestone the run asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from curriculum.identity import UNKNOWN, fingerprint
+from curriculum.load import plain
+from curriculum.schema import Recipe, StageSpec
+from curriculum.tokens import horizon_steps, stage_steps
+from pipeline.dag.step import Step
+from pipeline.data.order import ORDER_VERSION
+
+TOKENIZER = "tokenizer"
+UNTRAINED = "untrained-eval"
+REPORT = "report"
+
+
+def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
+    """All steps of `recipe`, in an order in which they can run.
+
+    `pins` maps a source to the digest of its content; a source that is missing there is not pinned yet, and every step
+    that hangs on it has no fingerprint.
+    """
+    tokenizer = _tokenizer_step(recipe, pins)
+    steps = [tokenizer]
+    shards = {name: _shards_step(recipe, name, pins, tokenizer) for name in used_sources(recipe)}
+    steps += shards.values()
+    stages: dict[str, Step] = {}
+    evaluations: list[Step] = []
+    for name, stage in recipe.stages.items():
+        stages[name] = _stage_step(recipe, name, stages, shards, tuple(step.name for step in evaluations))
+        steps.append(stages[name])
+        if not evaluations:
+            evaluations.append(_evaluation_step(UNTRAINED, stages[name], 0, stage, shards))
+            steps.append(evaluations[-1])
+        evaluations.append(
+            _evaluation_step(f"{name}-eval", stages[name], stage_steps(stage), stage, shards),
+        )
+        steps.append(evaluations[-1])
+    steps.append(_report_step(recipe, stages, evaluations))
+    return tuple(steps)
+
+
+def used_sources(recipe: Recipe) -> tuple[str, ...]:
+    """Sources that some stage mixes, sorted."""
+    return tuple(sorted({source for stage in recipe.stages.values() for source in stage.mixture}))
+
+
+def tokenizer_sources(recipe: Recipe) -> tuple[str, ...]:
+    """Sources the tokenizer is trained on: those it names, else the first stage's."""
+    assert recipe.tokenizer.train is not None
+    first = next(iter(recipe.stages.values()))
+    return recipe.tokenizer.train.sources or tuple(sorted(first.mixture))
+
+
+def run_identity(recipe: Recipe, pins: Mapping[str, str]) -> str:
+    """Fingerprint of everything a run is asked to do: its steps and their stops."""
+    return fingerprint([[step.name, step.fingerprint, step.milestone] for step in build_graph(recipe, pins)])
+
+
+def run_name(recipe: Recipe, pins: Mapping[str, str]) -> str:
+    """`{recipe}-{6 hex of its identity}`, or UNKNOWN while a source is not pinned."""
+    identity = run_identity(recipe, pins)
+    return UNKNOWN if identity == UNKNOWN else f"{recipe.recipe}-{identity[:6]}"
+
+
+def _tokenizer_step(recipe: Recipe, pins: Mapping[str, str]) -> Step:
+    spec = recipe.tokenizer
+    if spec.train is None:
+        identity: dict[str, Any] = {"name": spec.name, "sha256": spec.sha256}
+    else:
+        identity = {
+            "vocab_size": spec.train.vocab_size,
+            "max_bytes_per_source": spec.train.max_bytes_per_source,
+            "sources": {name: pins.get(name, UNKNOWN) for name in tokenizer_sources(recipe)},
+        }
+    return Step(name=TOKENIZER, kind="tokenizer", version=1, identity=identity)
+
+
+def _shards_step(recipe: Recipe, source: str, pins: Mapping[str, str], tokenizer: Step) -> Step:
+    return Step(
+        name=f"shards-{source}",
+        kind="shards",
+        version=1,
+        identity={
+            "source": source,
+            "content": pins.get(source, UNKNOWN),
+            "special_tokens": recipe.sources[source].special_tokens,
+            "tokenizer": tokenizer.fingerprint,
+            "data": plain(recipe.data),
+        },
+        needs=(tokenizer.name,),
+    )
+
+
+def _stage_step(
+    recipe: Recipe,
+    name: str,
+    stages: Mapping[str, Step],
+    shards: Mapping[str, Step],
+    after: tuple[str, ...],
+) -> Step:
+    stage = recipe.stages[name]
+    parent = stage.init.from_
+    if parent is None:
+        init: dict[str, Any] = {"seed": stage.seed}
+    else:
+        init = {
+            "from": stages[parent].fingerprint,
+            "step": stages[parent].milestone,
+            "load": stage.init.load,
+        }
+    return Step(
+        name=name,
+        kind="stage",
+        version=1,
+        identity={
+            "model": plain(recipe.model),
+            "precision": plain(recipe.precision),
+            "init": init,
+            "data": {source: shards[source].fingerprint for source in sorted(stage.mixture)},
+            "mixture": {source: stage.mixture[source] for source in sorted(stage.mixture)},
+            "order": {"version": ORDER_VERSION, "block": stage.order_block, "seed": stage.seed},
+            "supply": {"max_repetition": stage.max_repetition, "on_shortage": stage.on_shortage},
+            "sequence_length": stage.sequence_length,
+            "global_batch_tokens": stage.global_batch_tokens,
+            "optimizer": plain(stage.optimizer),
+            "schedule": {**plain(stage.schedule), "horizon_steps": horizon_steps(stage)},
+        },
+        needs=(
+            *(shards[source].name for source in sorted(stage.mixture)),
+            *((parent,) if parent is not None else ()),
+        ),
+        after=after,
+        milestone=stage_steps(stage),
+    )
+
+
+def _evaluation_step(
+    name: str, stage_step: Step, milestone: int, stage: StageSpec, shards: Mapping[str, Step]
+) -> Step:
+    return Step(
+        name=name,
+        kind="evaluation",
+        version=1,
+        identity={
+            "trajectory": stage_step.fingerprint,
+            "step": milestone,
+            "suites": list(stage.evaluation.suites) if milestone else [],
+            "sequence_length": stage.sequence_length,
+            "limit": stage.evaluation.limit,
+            "heldout_tokens": stage.evaluation.heldout_tokens,
+            "heldout": {source: step.fingerprint for source, step in sorted(shards.items())},
+        },
+        needs=(stage_step.name, *(step.name for step in shards.values())),
+    )
+
+
+def _report_step(recipe: Recipe, stages: Mapping[str, Step], evaluations: list[Step]) -> Step:
+    return Step(
+        name=REPORT,
+        kind="report",
+        version=1,
+        identity={
+            "recipe": recipe.recipe,
+            "stages": {name: [step.fingerprint, step.milestone] for name, step in stages.items()},
+            "evaluations": {step.name: step.fingerprint for step in evaluations},
+        },
+        needs=tuple(stages),
+        after=tuple(step.name for step in evaluations),
+    )

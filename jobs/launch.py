@@ -1,0 +1,120 @@
+"""`ncp plan` and `ncp run`: from a recipe's name to a plan, or to a finished run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from curriculum.schema import Recipe
+from jobs.display import RunDisplay
+from jobs.evaluation.suites import find_suite
+from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
+from jobs.ray_session import ray_session
+from jobs.runs import record_run
+from pipeline.dag.plan import PlannedStep, make_plan
+from pipeline.dag.runner import Outcome, run_steps
+from pipeline.dag.step import Step
+from pipeline.data.pins import load_pin, make_pin
+from pipeline.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A recipe resolved against a storage."""
+
+    recipe: Recipe
+    pins: dict[str, str]
+    steps: tuple[Step, ...]
+    run: str
+
+
+class Stopped(Exception):
+    """The run was asked to stop (SIGINT or SIGTERM); everything published stays, and running again resumes."""
+
+
+def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
+    """Sources whose content the run needs: the stages' and the tokenizer's."""
+    extra = tokenizer_sources(recipe) if recipe.tokenizer.train is not None else ()
+    return tuple(sorted({*used_sources(recipe), *extra}))
+
+
+def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
+    """Digests of the sources that are pinned already. Only reads."""
+    pins = {}
+    for name in recipe_sources(recipe):
+        pin = load_pin(storage, name, recipe.sources[name], recipe.runtime.locations.get(name))
+        if pin is not None:
+            pins[name] = pin.digest
+    return pins
+
+
+def pin_sources(storage: Storage, recipe: Recipe, say: Callable[[str], None]) -> dict[str, str]:
+    """Digests of all sources; resolves and keeps those that are not pinned yet."""
+    pins = known_pins(storage, recipe)
+    for name in recipe_sources(recipe):
+        if name not in pins:
+            pin = make_pin(storage, name, recipe.sources[name], recipe.runtime.locations.get(name))
+            megabytes = sum(file.size for file in pin.files) / 1e6
+            say(f"pinned {name}: {len(pin.files)} files, {megabytes:.1f} MB, {pin.digest[:12]}")
+            pins[name] = pin.digest
+    return pins
+
+
+def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
+    """Raises SuiteError for an evaluation suite that does not exist."""
+    for stage in recipe.stages.values():
+        for suite in stage.evaluation.suites:
+            find_suite(suite)
+    return Planned(recipe=recipe, pins=pins, steps=build_graph(recipe, pins), run=run_name(recipe, pins))
+
+
+def plan_recipe(storage: Storage, recipe: Recipe) -> tuple[Planned, list[PlannedStep]]:
+    """The plan, from what is known now. Writes nothing."""
+    planned = resolve(recipe, known_pins(storage, recipe))
+    return planned, make_plan(planned.steps, storage)
+
+
+def run_recipe(
+    storage: Storage,
+    recipe: Recipe,
+    *,
+    name: str | None,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> tuple[Planned, Outcome]:
+    """Pin, record and run every step that is not done. Raises Stopped when told to stop."""
+    # Ray's task of this process would be reported lost rather than interrupted, so stopping is an exception here.
+    from jobs.steps import executors
+
+    storage.probe()
+    planned = resolve(recipe, pin_sources(storage, recipe, say))
+    run = name or planned.run
+    record_run(storage, run, recipe, planned.pins, planned.steps, overrides)
+    rows = make_plan(planned.steps, storage)
+    waiting = [row for row in rows if row.state != "done"]
+    say(f"run {run} in {storage.url}: {len(rows)} steps, {len(rows) - len(waiting)} done already")
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with RunDisplay(storage, len(rows)) as display:
+            if not waiting:
+                outcome = run_steps(planned.steps, storage, {}, run=run, on_event=display.on_event)
+            else:
+                with ray_session(recipe.runtime):
+                    outcome = run_steps(
+                        planned.steps,
+                        storage,
+                        executors(recipe),
+                        run=run,
+                        on_event=display.on_event,
+                        retries=recipe.runtime.retries,
+                    )
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return Planned(recipe=recipe, pins=planned.pins, steps=planned.steps, run=run), outcome
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise Stopped(f"stopped by {signal.Signals(number).name}")

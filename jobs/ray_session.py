@@ -1,0 +1,70 @@
+"""Connecting to Ray: the cluster that RAY_ADDRESS names, or a small local one of our own.
+
+The local cluster is private: its token is drawn for this process and handed to Ray in the environment, so that other
+users of the machine cannot submit to it and nothing is written into the home directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from curriculum.schema import RuntimeSpec
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def ray_session(runtime: RuntimeSpec) -> Iterator[None]:
+    """An initialised Ray for the block. Attaches when Ray is already initialised in this process."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = os.environ.get("RAY_ADDRESS")
+    if not address and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    import ray  # after the environment is set: Ray reads it when imported
+
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address:
+        ray.init(address=address, **options)
+    else:
+        ray.init(
+            address="local",
+            num_cpus=runtime.local_cpus,
+            object_store_memory=runtime.object_store_mib * 1024 * 1024,
+            include_dashboard=False,
+            **options,
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def call_remote(
+    function: Callable[..., T], *arguments: Any, num_cpus: float = 0.0, num_gpus: float = 0.0
+) -> T:
+    """Run `function(*arguments)` as one Ray task and return its result; its own exception is raised here.
+
+    The task is not retried by Ray: attempts are counted by the DAG, which knows a user's error from a lost node.
+    """
+    import ray
+    from ray.exceptions import RayTaskError
+
+    task = ray.remote(function).options(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0)
+    try:
+        return ray.get(task.remote(*arguments))
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, Exception) and not isinstance(cause, RayTaskError):
+            raise cause from error
+        raise

@@ -1,0 +1,133 @@
+"""The page's style sheet: system fonts, eight series colours, light and dark by the reader's preference."""
+
+CSS = """
+:root {
+  color-scheme: light dark;
+  --paper: #fcfcfb; --panel: #ffffff; --ink: #16191d; --soft: #5b6470; --faint: #8a929c;
+  --rule: #e4e6e9; --grid: #eceef0; --track: #eceef1; --shadow: 0 1px 2px rgb(22 25 29 / .05);
+  --good: #1a7f4b; --warn: #9a6700; --bad: #c1362f; --warn-paper: #fff6dc; --bad-paper: #fdecea; --info-paper: #eef3fb;
+  --c0: #2f62d0; --c1: #d3691a; --c2: #12857b; --c3: #a83f8c; --c4: #7d7a0a; --c5: #6d51c4; --c6: #3f8f35; --c7: #c0392f;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #101317; --panel: #171b20; --ink: #e8ebee; --soft: #a3acb7; --faint: #78818c;
+    --rule: #2a3037; --grid: #22272e; --track: #252b32; --shadow: none;
+    --good: #58c78b; --warn: #e0b04a; --bad: #f0837b; --warn-paper: #2b2414; --bad-paper: #301c1b; --info-paper: #1a2433;
+    --c0: #7ba4ff; --c1: #f29a54; --c2: #45c0b3; --c3: #e086c6; --c4: #c6c247; --c5: #ab96f5; --c6: #83cf79; --c7: #f0837b;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+  -webkit-text-size-adjust: 100%;
+}
+main { max-width: 1136px; margin: 0 auto; padding: 40px 24px 72px; }
+h1 { font-size: 30px; line-height: 1.2; letter-spacing: -.02em; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 19px; letter-spacing: -.01em; margin: 48px 0 4px; }
+h3 { font-size: 14px; margin: 0; font-weight: 600; }
+p { margin: 0; }
+.lead { color: var(--soft); max-width: 72ch; margin-bottom: 16px; }
+.eyebrow { color: var(--faint); font-size: 12px; letter-spacing: .08em; text-transform: uppercase; margin-bottom: 6px; }
+.title { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 14px; }
+.mono { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .88em; }
+.soft { color: var(--soft); }
+.panel { background: var(--panel); border: 1px solid var(--rule); border-radius: 10px; box-shadow: var(--shadow); }
+
+.pill { display: inline-flex; align-items: center; gap: 6px; font-size: 13px; font-weight: 600; white-space: nowrap; }
+.pill::before { content: ""; width: 9px; height: 9px; border-radius: 50%; background: currentColor; }
+.done { color: var(--good); } .running { color: var(--c0); } .failed { color: var(--bad); } .waiting { color: var(--warn); }
+.other { color: var(--faint); }
+h1 + .pill { border: 1px solid var(--rule); border-radius: 99px; padding: 2px 11px 2px 9px; background: var(--panel); }
+
+dl.facts { display: flex; flex-wrap: wrap; gap: 6px 28px; margin: 16px 0 0; font-size: 13.5px; }
+dl.facts div { display: flex; gap: 7px; min-width: 0; }
+dl.facts dt { color: var(--faint); }
+dl.facts dd { margin: 0; overflow-wrap: anywhere; }
+
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 14px; margin-top: 26px; }
+.tile { padding: 14px 16px 13px; }
+.tile .name { color: var(--soft); font-size: 13px; }
+.tile .figure { font-size: 28px; line-height: 1.25; font-weight: 650; letter-spacing: -.02em; font-variant-numeric: tabular-nums; }
+.tile .figure small { font-size: 14px; font-weight: 500; color: var(--soft); letter-spacing: 0; white-space: nowrap; display: inline-block; }
+.tile .note { color: var(--soft); font-size: 13px; }
+
+.alerts { list-style: none; margin: 22px 0 0; padding: 0; display: grid; gap: 8px; }
+.alerts li { padding: 9px 14px; border-radius: 8px; background: var(--info-paper); border-left: 3px solid var(--c0);
+  overflow-wrap: anywhere; }
+.alerts .warning { background: var(--warn-paper); border-color: var(--warn); }
+.alerts .error { background: var(--bad-paper); border-color: var(--bad); }
+.alerts b { text-transform: capitalize; margin-right: 4px; }
+.alerts time { color: var(--soft); font-size: 13px; margin-left: 6px; white-space: nowrap; }
+
+.stages { display: flex; gap: 3px; margin-bottom: 14px; }
+.stages > div { flex: var(--share) 1 0; min-width: 210px; }
+.bar { display: block; height: 10px; border-radius: 3px; background: var(--track); overflow: hidden; }
+.bar > i { display: block; height: 100%; width: var(--w); background: var(--color, var(--c0)); border-radius: 3px; }
+.stages .bar { height: 14px; margin-bottom: 8px; }
+.stages .bar > i { border-radius: 0; }
+.stages p { font-size: 13px; color: var(--soft); font-variant-numeric: tabular-nums; padding-right: 10px; }
+.stages .head { display: flex; flex-wrap: wrap; gap: 0 10px; align-items: baseline; }
+
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(330px, 100%), 1fr)); gap: 14px; }
+figure { margin: 0; padding: 13px 14px 6px; min-width: 0; }
+figure.hero { grid-column: 1 / -1; }
+figcaption { display: flex; flex-wrap: wrap; gap: 0 8px; align-items: baseline; margin-bottom: 4px; }
+figcaption span { color: var(--soft); font-size: 13px; }
+svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg text { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; fill: var(--soft);
+  font-variant-numeric: tabular-nums; }
+svg .axis-title { fill: var(--faint); }
+svg .stage-label { fill: var(--soft); font-weight: 600; }
+svg .value { font-weight: 650; fill: var(--color); }
+svg .empty { text-anchor: middle; fill: var(--faint); }
+svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--faint); stroke-width: .8; }
+svg .stage { stroke: var(--faint); stroke-dasharray: 2 3; }
+svg .line { fill: none; stroke: var(--color); stroke-width: 1.9; stroke-linejoin: round; stroke-linecap: round; }
+svg .raw { fill: none; stroke: var(--color); stroke-width: 1; opacity: .3; stroke-linejoin: round; }
+svg .dot, svg .end { fill: var(--color); }
+.c0 { --color: var(--c0); } .c1 { --color: var(--c1); } .c2 { --color: var(--c2); } .c3 { --color: var(--c3); }
+.c4 { --color: var(--c4); } .c5 { --color: var(--c5); } .c6 { --color: var(--c6); } .c7 { --color: var(--c7); }
+.medium, .narrow { display: none; }
+@media (max-width: 960px) { .wide { display: none; } .medium { display: block; } }
+@media (max-width: 560px) { .medium { display: none; } .narrow { display: block; } }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-bottom: 12px; font-size: 13.5px; }
+.legend span { display: inline-flex; align-items: center; gap: 7px; }
+.legend span::before { content: ""; width: 16px; height: 3px; border-radius: 2px; background: var(--color); }
+
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
+th, td { padding: 8px 14px; text-align: right; vertical-align: top; border-top: 1px solid var(--rule); white-space: nowrap; }
+thead th { border-top: 0; font-weight: 600; color: var(--soft); vertical-align: bottom; line-height: 1.3; }
+thead th small { display: block; font-weight: 400; color: var(--faint); }
+th:first-child, td.left, th.left { text-align: left; }
+th.span { text-align: center; border-bottom: 1px solid var(--rule); }
+tbody th { font-weight: 600; position: sticky; left: 0; background: var(--panel); }
+tbody th small { display: block; font-weight: 400; color: var(--faint); }
+thead th:first-child { position: sticky; left: 0; background: var(--panel); }
+tr.reference th, tr.reference td { color: var(--soft); font-weight: 400; }
+td small { display: block; color: var(--faint); font-size: 12px; }
+td .bar { height: 4px; margin-top: 5px; width: 110px; margin-left: auto; }
+td.mixture { min-width: 170px; }
+td.mixture .row { display: flex; align-items: center; gap: 10px; }
+td.mixture .bar { flex: 1; height: 9px; margin: 0; width: auto; }
+td.mixture .row span:last-child { width: 50px; }
+td.time .bar { margin-left: auto; }
+.best { font-weight: 700; color: var(--ink); } .above { color: var(--good); font-weight: 600; }
+.note-line { color: var(--soft); font-size: 13px; margin-top: 9px; max-width: 84ch; }
+.run { border-top: 1px solid var(--rule); margin-top: 64px; padding-top: 36px; }
+.run h1 { font-size: 24px; }
+footer { color: var(--faint); font-size: 13px; margin-top: 56px; }
+@media (max-width: 560px) {
+  main { padding: 24px 14px 48px; }
+  h1 { font-size: 24px; }
+  h2 { margin-top: 38px; }
+  .tiles { grid-template-columns: 1fr 1fr; gap: 10px; }
+  .tile { padding: 11px 12px; } .tile .figure { font-size: 22px; }
+  th, td { padding: 7px 10px; }
+  tbody th, thead th:first-child { min-width: 116px; max-width: 132px; white-space: normal; overflow-wrap: anywhere; }
+  .stages { flex-direction: column; gap: 12px; }
+  .stages > div { min-width: 0; }
+}
+@media print { main { max-width: none; padding: 0; } .panel { break-inside: avoid; } }
+"""

@@ -1,0 +1,172 @@
+"""The page's tables: mixture, held-out text, benchmarks, steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from jobs.report.model import EvaluationRow, SourceCell, StageView, StepRow, TaskCell
+from jobs.report.scale import MISSING, duration, fixed, number, percent
+
+_KNOWN_STATES = {
+    "done": ("done", "complete", "completed", "finished", "succeeded"),
+    "running": ("running", "resumable"),
+    "failed": ("failed", "refused", "error", "blocked", "crashed"),
+    "waiting": ("waiting", "pending", "queued", "stopped", "stale"),
+}
+
+
+def status_pill(status: str) -> str:
+    """A coloured dot and the status itself; the colour follows the first word."""
+    word = status.split()[0].lower().rstrip(",:") if status.split() else ""
+    kind = next((kind for kind, words in _KNOWN_STATES.items() if word in words), "other")
+    return f'<span class="pill {kind}">{escape(status or "unknown")}</span>'
+
+
+def mixture_table(stages: Sequence[StageView]) -> str:
+    """Share of each source in each stage, as bars; the largest first."""
+    shares = [
+        {name: weight / (sum(stage.mixture.values()) or 1) for name, weight in stage.mixture.items()}
+        for stage in stages
+    ]
+    sources = sorted(
+        {name for share in shares for name in share}, key=lambda n: (-max(s.get(n, 0) for s in shares), n)
+    )
+    if not sources:
+        return ""
+    head = "".join(f'<th class="left">{escape(stage.name)}</th>' for stage in stages)
+    rows = []
+    for source in sources:
+        cells = []
+        for share in shares:
+            value = share.get(source)
+            if value is None:
+                cells.append(
+                    f'<td class="mixture"><div class="row"><span class="bar"></span><span>{MISSING}</span></div></td>'
+                )
+                continue
+            cells.append(
+                '<td class="mixture"><div class="row">'
+                f'<span class="bar"><i style="--w:{100 * value:.2f}%"></i></span>'
+                f"<span>{percent(value)}</span></div></td>"
+            )
+        rows.append(f"<tr><th>{escape(source)}</th>{''.join(cells)}</tr>")
+    return _table(f"<tr><th>Source</th>{head}</tr>", rows)
+
+
+def heldout_table(rows: Sequence[EvaluationRow]) -> str:
+    """Bits per byte per source and of the mixture, and the health of the concepts."""
+    sources = list(dict.fromkeys(source for row in rows for source in row.heldout))
+    mixtures = [row.mixture_bits_per_byte for row in rows if row.mixture_bits_per_byte is not None]
+    largest = max(mixtures, default=1.0)
+    trained = [
+        row.mixture_bits_per_byte
+        for row in rows
+        if not row.reference and row.mixture_bits_per_byte is not None
+    ]
+    best = min(trained, default=None)
+    with_concepts = any(row.ncp_loss is not None or row.codebook_perplexity is not None for row in rows)
+    head = "<th>Model</th><th>mixture<small>bits per byte</small></th>"
+    head += "".join(f"<th>{escape(source)}<small>bits per byte</small></th>" for source in sources)
+    if with_concepts:
+        head += (
+            "<th>NCP loss<small>per element</small></th><th>NCP R&#178;<small>against the mean</small></th>"
+        )
+        head += "<th>codebook<small>perplexity</small></th><th>codewords<small>used of all</small></th>"
+    lines = []
+    for row in rows:
+        mixture = row.mixture_bits_per_byte
+        shade = "" if mixture is None else _bar(mixture / largest, 7 if row.reference else 0)
+        emphasis = ' class="best"' if mixture is not None and mixture == best and not row.reference else ""
+        cells = f"<td><span{emphasis}>{fixed(mixture, 3)}</span>{shade}</td>"
+        cells += "".join(_source_cell(row.heldout.get(source)) for source in sources)
+        if with_concepts:
+            used = MISSING
+            if row.codebook_used is not None and row.codebook_entries:
+                used = f"{number(row.codebook_used, 3)} / {row.codebook_entries}"
+            cells += f"<td>{number(row.ncp_loss, 3)}</td><td>{fixed(row.ncp_r2, 3)}</td>"
+            cells += f"<td>{number(row.codebook_perplexity, 3)}</td><td>{used}</td>"
+        kind = ' class="reference"' if row.reference else ""
+        lines.append(f"<tr{kind}><th>{escape(row.label)}</th>{cells}</tr>")
+    return _table(f"<tr>{head}</tr>", lines)
+
+
+def _source_cell(cell: SourceCell | None) -> str:
+    if cell is None:
+        return f"<td>{MISSING}</td>"
+    interval = ""
+    if cell.low is not None and cell.high is not None:
+        interval = f"<small>[{fixed(cell.low, 3)}, {fixed(cell.high, 3)}]</small>"
+    return f"<td>{fixed(cell.bits_per_byte, 3)}{interval}</td>"
+
+
+def downstream_table(rows: Sequence[EvaluationRow]) -> str:
+    """One line a benchmark, one pair of columns a checkpoint."""
+    rows = [row for row in rows if row.tasks]
+    labels = list(dict.fromkeys(label for row in rows for label in row.tasks))
+    top = "".join(f'<th class="span" colspan="2">{escape(row.label)}</th>' for row in rows)
+    head = (
+        f'<tr><th rowspan="2">Benchmark</th><th rowspan="2">n</th><th rowspan="2">guessing</th>{top}</tr><tr>'
+    )
+    head += "<th>accuracy</th><th>bits per byte</th>" * len(rows) + "</tr>"
+    lines = []
+    for label in labels:
+        known = [row.tasks[label] for row in rows if label in row.tasks]
+        metric = known[-1].metric
+        kind = (
+            ""
+            if metric in ("accuracy", "bits_per_byte")
+            else f"<small>{escape(metric.replace('_', ' '))}</small>"
+        )
+        chance = next((cell.chance for cell in known if cell.chance is not None), None)
+        cells = "".join(_task_cells(row.tasks.get(label)) for row in rows)
+        counts = sorted({cell.questions for cell in known})
+        count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        lines.append(
+            f"<tr><th>{escape(label)}{kind}</th><td>{count}</td>"
+            f'<td class="soft">{percent(chance)}</td>{cells}</tr>'
+        )
+    return _table(head, lines)
+
+
+def _task_cells(cell: TaskCell | None) -> str:
+    if cell is None:
+        return f"<td>{MISSING}</td><td>{MISSING}</td>"
+    accuracy = percent(cell.accuracy)
+    if cell.accuracy is not None and cell.stderr is not None:
+        accuracy += f' <span class="soft">&#177; {100 * cell.stderr:.1f}</span>'
+        if cell.chance is not None and cell.accuracy - cell.chance > 2 * cell.stderr:
+            accuracy = f'<span class="above">{accuracy}</span>'
+    return f"<td>{accuracy}</td><td>{fixed(cell.bits_per_byte, 3)}</td>"
+
+
+def steps_table(steps: Sequence[StepRow]) -> str:
+    """The DAG's steps, with their durations as bars."""
+    longest = max((step.seconds for step in steps if step.seconds is not None), default=0.0) or 1.0
+    head = (
+        "<tr><th>Step</th><th class='left'>State</th><th>Duration</th><th>Attempt</th>"
+        "<th class='left'>Fingerprint</th><th class='left'>Note</th></tr>"
+    )
+    lines = []
+    for step in steps:
+        bar = "" if step.seconds is None else _bar(step.seconds / longest, 0)
+        attempt = MISSING if step.attempt is None else str(step.attempt)
+        lines.append(
+            f'<tr><th>{escape(step.name)}</th><td class="left">{status_pill(step.state)}</td>'
+            f'<td class="time">{duration(step.seconds)}{bar}</td><td>{attempt}</td>'
+            f'<td class="left mono">{escape(step.fingerprint[:12])}</td><td class="left soft">{escape(step.note)}</td></tr>'
+        )
+    return _table(head, lines)
+
+
+def _bar(share: float, color: int) -> str:
+    style = "var(--faint)" if color == 7 else f"var(--c{color})"
+    return (
+        f'<span class="bar"><i style="--w:{100 * min(max(share, 0.0), 1.0):.2f}%;--color:{style}"></i></span>'
+    )
+
+
+def _table(head: str, rows: Sequence[str]) -> str:
+    return (
+        f'<div class="panel scroll"><table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )

@@ -1,0 +1,86 @@
+"""Run records: small files that name steps, stops and the recipe. `{storage}/runs/{run}/run.json`.
+
+A record is written once, before anything runs. It owns nothing: steps are shared between runs, and what may be
+deleted is what no record names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from curriculum.errors import RecipeError
+from curriculum.load import plain
+from curriculum.schema import Recipe
+from pipeline.dag.step import Step
+from pipeline.storage import Storage
+
+
+def record_run(
+    storage: Storage,
+    run: str,
+    recipe: Recipe,
+    pins: dict[str, str],
+    steps: Sequence[Step],
+    overrides: Sequence[str],
+) -> None:
+    """Write the run's record, or check that an existing one asks for the same.
+
+    Raises RecipeError when `run` already names something else (only an explicit --name can).
+    """
+    record = {
+        "run": run,
+        "recipe": plain(recipe),
+        "overrides": list(overrides),
+        "pins": pins,
+        "steps": [
+            {
+                "name": step.name,
+                "kind": step.kind,
+                "key": step.key,
+                "fingerprint": step.fingerprint,
+                "milestone": step.milestone,
+                "needs": list(step.needs),
+            }
+            for step in steps
+        ],
+        "created": time.time(),
+    }
+    if storage.create_json(_key(run), record):
+        return
+    existing = read_run(storage, run)
+    wanted = [[step["name"], step["fingerprint"], step["milestone"]] for step in record["steps"]]
+    if [[step["name"], step["fingerprint"], step["milestone"]] for step in existing["steps"]] != wanted:
+        raise RecipeError(
+            f"--name: {run!r} already names a run of recipe {existing['recipe']['recipe']!r} with other steps; "
+            "choose another name, or leave --name out"
+        )
+
+
+def read_run(storage: Storage, run: str) -> dict[str, Any]:
+    """The record. Raises RecipeError for a run that does not exist."""
+    try:
+        return storage.read_json(_key(run))
+    except FileNotFoundError:
+        known = ", ".join(list_runs(storage)) or "none yet"
+        raise RecipeError(f"run: {run!r} does not exist in {storage.url}; runs there: {known}") from None
+
+
+def list_runs(storage: Storage) -> list[str]:
+    """Names of all runs, sorted."""
+    return [name for name in storage.children("runs") if storage.exists(_key(name))]
+
+
+def named_milestones(storage: Storage, step_key: str) -> set[int]:
+    """Milestones of one trajectory at which some run's stage stops."""
+    return {
+        step["milestone"]
+        for run in list_runs(storage)
+        for step in read_run(storage, run)["steps"]
+        if step["key"] == step_key and step["milestone"] is not None
+    }
+
+
+def _key(run: str) -> str:
+    return f"runs/{run}/run.json"

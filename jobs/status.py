@@ -1,0 +1,141 @@
+"""What a run is doing, read from storage alone: the same view for `ncp status`, the live line and the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.runs import read_run
+from pipeline.dag.store import StepStore
+from pipeline.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepStatus:
+    """One step of a run, now."""
+
+    name: str
+    kind: str
+    key: str
+    milestone: int | None
+    state: str
+    """`done`, `running`, `failed`, `stopped` (an attempt ended without finishing) or `waiting`."""
+    detail: str
+    progress: Mapping[str, Any] | None
+    attempt: int | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """A run, now. `state` is `done`, `running`, `failed` or `stopped`."""
+
+    run: str
+    recipe: str
+    state: str
+    created: float
+    steps: tuple[StepStatus, ...]
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {
+            "run": self.run,
+            "recipe": self.recipe,
+            "state": self.state,
+            "created": self.created,
+            "steps": [
+                {**step.__dict__, "progress": dict(step.progress) if step.progress else None}
+                for step in self.steps
+            ],
+        }
+
+
+def run_status(storage: Storage, run: str) -> RunStatus:
+    """The state of `run`. Raises RecipeError for a run that does not exist."""
+    record = read_run(storage, run)
+    steps = tuple(step_status(storage, step) for step in record["steps"])
+    states = {step.state for step in steps}
+    if states == {"done"}:
+        state = "done"
+    elif "running" in states:
+        state = "running"
+    elif "failed" in states:
+        state = "failed"
+    else:
+        state = "stopped"
+    return RunStatus(
+        run=run, recipe=record["recipe"]["recipe"], state=state, created=record["created"], steps=steps
+    )
+
+
+def step_status(storage: Storage, record: Mapping[str, Any]) -> StepStatus:
+    """The state of one step of a run's record."""
+    store = StepStore(storage, record["key"])
+    progress = store.progress()
+    state, detail, attempt, seconds = _state(store, record["milestone"], progress)
+    return StepStatus(
+        name=record["name"],
+        kind=record["kind"],
+        key=record["key"],
+        milestone=record["milestone"],
+        state=state,
+        detail=detail,
+        progress=progress,
+        attempt=attempt,
+        seconds=seconds,
+    )
+
+
+def progress_text(progress: Mapping[str, Any]) -> str:
+    """`819,200/1,228,800 tokens  67 %  loss 4.213  8,912 tokens/s  ETA 0:46`."""
+    done, total, unit = progress.get("done"), progress.get("total"), progress.get("unit", "")
+    parts = []
+    if done is not None and total:
+        parts.append(f"{done:,}/{total:,} {unit}  {100 * done / total:3.0f} %")
+    elif done is not None:
+        parts.append(f"{done:,} {unit}")
+    if progress.get("loss") is not None:
+        parts.append(f"loss {progress['loss']:.3f}")
+    if progress.get("rate"):
+        parts.append(f"{progress['rate']:,.0f} {unit}/s")
+    if progress.get("eta_seconds") is not None and done != total:
+        parts.append(f"ETA {duration(progress['eta_seconds'])}")
+    if progress.get("phase"):
+        parts.append(str(progress["phase"]))
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`0:46`, `12:03`, `5:21:40`, `3d 4:00:00`."""
+    days, rest = divmod(int(seconds), 86_400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    clock = f"{hours}:{minutes:02d}:{rest:02d}" if hours or days else f"{minutes}:{rest:02d}"
+    return f"{days}d {clock}" if days else clock
+
+
+def _state(
+    store: StepStore, milestone: int | None, progress: Mapping[str, Any] | None
+) -> tuple[str, str, int | None, float | None]:
+    receipt = store.receipt() if milestone is None else None
+    if receipt is not None:
+        return "done", "", receipt["attempt"], receipt["seconds"]
+    marker = store.milestone(milestone) if milestone is not None else None
+    if marker is not None:
+        return "done", f"milestone at step {milestone}", marker["attempt"], None
+    attempt = progress["attempt"] if progress else None
+    held = store.held()
+    if held is not None:
+        text = progress_text(progress) if progress else "starting"
+        seen = f", last sign of life {time.time() - progress['at']:.0f} s ago" if progress else ""
+        return "running", f"{text} ({held}{seen})", held.number, None
+    failure = store.failure()
+    if failure is not None:
+        return "failed", f"attempt {failure['attempt']}: {failure['error']}", failure["attempt"], None
+    newest = store.newest_milestone(milestone) if milestone is not None else None
+    if progress is not None or newest is not None:
+        detail = f"resumable at step {newest}" if newest else "no holder; the next run continues it"
+        return "stopped", detail, attempt, None
+    return "waiting", "", None, None

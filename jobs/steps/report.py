@@ -1,0 +1,17 @@
+"""The `report` step: one self-contained HTML page about the run, and the numbers behind its table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from curriculum.schema import Recipe
+from jobs.report.page import render_page
+from jobs.run_report import run_report
+from pipeline.dag.runner import StepContext
+
+
+def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
+    key = f"{context.step.key}/attempts/{context.attempt:06d}/report.html"
+    report = run_report(context.storage, context.run)
+    context.storage.write_bytes(key, render_page([report]).encode())
+    return {"report": key}

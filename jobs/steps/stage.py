@@ -1,0 +1,117 @@
+"""The `stage` step: one stage's trajectory to its stop, by Ray Train.
+
+Ray Train starts the process group and tells a lost worker from a finished one; the rest is ours. Its own retries are
+off: a failed attempt ends, and the DAG's runner starts the next one from the newest milestone, with a budget per class
+of error. Its checkpoint record is not used: milestones are found in storage by the workers themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from curriculum.schema import Recipe, RuntimeSpec
+from curriculum.tokens import tokens_before
+from jobs.ray_session import call_remote
+from jobs.train_job import Parent, TrainJob
+from jobs.transition import write_transition
+from pipeline.dag.runner import StepContext
+from pipeline.data.manifest import Manifest
+from pipeline.data.order import Order, check_supply
+from pipeline.storage import Storage
+
+
+class WorkerLost(RuntimeError):
+    """A training worker died or could not be started; the next attempt resumes from the newest milestone."""
+
+
+def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
+    """Train until the step's milestone exists. Raises ValueError for what retrying cannot cure."""
+    job = training_job(recipe, context)
+    _check_supply(context.storage, job)
+    write_transition(context.storage, job)
+    call_remote(_fit, job, recipe.runtime)
+    return {}
+
+
+def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
+    """What the workers are told, from the recipe and the steps this one hangs on."""
+    name = context.step.name
+    stage = recipe.stages[name]
+    assert context.step.milestone is not None
+    parent = None
+    if stage.init.from_ is not None:
+        origin = context.steps[stage.init.from_]
+        assert origin.milestone is not None
+        parent = Parent(stage=origin.name, step_key=origin.key, step=origin.milestone, load=stage.init.load)
+    return TrainJob(
+        storage_url=context.storage.url,
+        step_key=context.step.key,
+        attempt=context.attempt,
+        run=context.run,
+        stage_name=name,
+        stage=stage,
+        model=recipe.model,
+        precision=recipe.precision,
+        shards={source: context.steps[f"shards-{source}"].key for source in sorted(stage.mixture)},
+        parent=parent,
+        tokens_before=tokens_before(recipe, name),
+        stop_step=context.step.milestone,
+        micro_batch_size=recipe.runtime.micro_batch_size,
+        checkpoint_every_steps=recipe.runtime.checkpoint_every_steps,
+        log_every_steps=recipe.runtime.log_every_steps,
+        threads_per_worker=recipe.runtime.threads_per_worker,
+        device="cuda" if recipe.runtime.gpus_per_worker else "cpu",
+    )
+
+
+def _check_supply(storage: Storage, job: TrainJob) -> None:
+    """Raise ValueError naming the source that holds too little text for the stage."""
+    stage = job.stage
+    windows = {
+        source: Manifest.load(storage, key).windows(stage.sequence_length)
+        for source, key in job.shards.items()
+    }
+    order = Order(windows, stage.mixture, stage.order_block, stage.seed)
+    positions = job.stop_step * (stage.global_batch_tokens // stage.sequence_length)
+    check_supply(order, positions, stage.max_repetition, stage.on_shortage)
+
+
+def _fit(job: TrainJob, runtime: RuntimeSpec) -> None:
+    """Runs as a Ray task, so that torch is never imported by the driver."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    resources = {"CPU": runtime.cpus_per_worker}
+    if runtime.gpus_per_worker:
+        resources["GPU"] = runtime.gpus_per_worker
+    trainer = TorchTrainer(
+        _train_worker,
+        train_loop_config={"job": job},
+        scaling_config=ScalingConfig(
+            num_workers=runtime.num_workers,
+            use_gpu=bool(runtime.gpus_per_worker),
+            resources_per_worker=resources,
+        ),
+        torch_config=TorchConfig(backend="nccl" if runtime.gpus_per_worker else "gloo"),
+        run_config=RunConfig(
+            name=f"attempt-{job.attempt:06d}",
+            storage_path=f"{job.storage_url}/{job.step_key}/ray-train",
+            failure_config=FailureConfig(max_failures=0),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        failures = list(getattr(error, "worker_failures", {}).values())
+        for failure in failures:
+            cause = getattr(failure, "cause", failure)
+            if isinstance(cause, ValueError):
+                raise cause from error
+        raise WorkerLost("; ".join(str(f).strip().splitlines()[-1] for f in failures) or str(error)) from None
+
+
+def _train_worker(config: dict[str, Any]) -> None:
+    from jobs.train_loop import train
+
+    train(config["job"])

@@ -1,0 +1,78 @@
+"""The `tokenizer` step: train a byte-level BPE on the sources, or copy a published one and check its hash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from curriculum.schema import DataSpec, Recipe, TokenizerTraining
+from jobs.graph import TOKENIZER, tokenizer_sources
+from jobs.ray_session import call_remote
+from pipeline.dag.runner import StepContext
+from pipeline.dag.store import StepStore
+from pipeline.data.pins import Pin, load_pin
+from pipeline.storage import Storage
+
+
+def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
+    """Writes `tokenizer.json` under the attempt's own key. Raises ValueError for a source without text."""
+    key = f"{context.step.key}/attempts/{context.attempt:06d}/tokenizer.json"
+    if recipe.tokenizer.train is not None:
+        pins = [pinned(recipe, context.storage, source) for source in tokenizer_sources(recipe)]
+        return call_remote(
+            _train,
+            context.storage.url,
+            key,
+            pins,
+            recipe.tokenizer.train,
+            recipe.data,
+            num_cpus=recipe.runtime.staging_cpus_per_task,
+        )
+    return _copy_asset(recipe, context.storage, key)
+
+
+def tokenizer_key(context: StepContext) -> str:
+    """Storage key of the run's tokenizer file, for the steps that need it."""
+    receipt = StepStore(context.storage, context.steps[TOKENIZER].key).receipt()
+    if receipt is None:
+        raise RuntimeError("the tokenizer step has no receipt; it must be done before this step")
+    return receipt["tokenizer"]
+
+
+def pinned(recipe: Recipe, storage: Storage, source: str) -> Pin:
+    """The pin of a source of the recipe, which exists since before planning."""
+    pin = load_pin(storage, source, recipe.sources[source], recipe.runtime.locations.get(source))
+    if pin is None:
+        raise RuntimeError(f"source {source}: its pin has vanished from {storage.url}")
+    return pin
+
+
+def _train(
+    storage_url: str, key: str, pins: list[Pin], spec: TokenizerTraining, data_spec: DataSpec
+) -> dict[str, Any]:
+    from pipeline.data.tokenizer import Tokenizer, train_bpe
+    from pipeline.data.training_text import training_texts
+
+    storage = Storage(storage_url)
+    texts = (
+        text for pin in pins for text in training_texts(storage, pin, data_spec, spec.max_bytes_per_source)
+    )
+    data = train_bpe(texts, spec.vocab_size)
+    storage.write_bytes(key, data)
+    tokenizer = Tokenizer.from_bytes(data)
+    return {"tokenizer": key, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+
+
+def _copy_asset(recipe: Recipe, storage: Storage, key: str) -> dict[str, Any]:
+    from jobs.assets import ensure_asset
+    from pipeline.data.tokenizer import Tokenizer
+
+    assert recipe.tokenizer.name is not None
+    data = ensure_asset(recipe.tokenizer.name).read_bytes()
+    tokenizer = Tokenizer.from_bytes(data)
+    if recipe.tokenizer.sha256 is not None and tokenizer.sha256 != recipe.tokenizer.sha256:
+        raise ValueError(
+            f"tokenizer.sha256: {recipe.tokenizer.name} has {tokenizer.sha256}, the recipe expects "
+            f"{recipe.tokenizer.sha256}; use the published file or correct the recipe"
+        )
+    storage.write_bytes(key, data)
+    return {"tokenizer": key, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}

@@ -1,0 +1,44 @@
+"""What a training worker is told: plain frozen data that travels to every rank. No torch, no Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from curriculum.model_spec import ModelSpec
+from curriculum.schema import PrecisionSpec, StageSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    """The milestone a stage starts from."""
+
+    stage: str
+    step_key: str
+    step: int
+    load: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob:
+    """One attempt at bringing one stage's trajectory to `stop_step`."""
+
+    storage_url: str
+    step_key: str
+    attempt: int
+    run: str
+    stage_name: str
+    stage: StageSpec
+    model: ModelSpec
+    precision: PrecisionSpec
+    shards: Mapping[str, str]
+    """Source -> storage key of its shards' output."""
+    parent: Parent | None
+    tokens_before: int
+    """Tokens of the stages this one descends from."""
+    stop_step: int
+    micro_batch_size: int
+    checkpoint_every_steps: int
+    log_every_steps: int
+    threads_per_worker: int = 1
+    device: str = "cpu"

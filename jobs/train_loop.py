@@ -1,0 +1,225 @@
+"""The loop every training worker runs: exact, resumable, the same batches at any world size.
+
+    mesh -> model on meta -> fully_shard -> materialise -> newest milestone, or parent stage, or seed
+    for each step: batch -> global denominators -> micro-batches -> clip -> LR -> step -> metrics -> milestone
+
+Whatever is random comes from the step number and the stage's seed, so a run that was killed and resumed takes the very
+same steps. Denominators are summed over ranks before the forward pass: uneven micro-batches and world sizes that do
+not divide the batch give the gradient of the whole global batch. The loop is a no-op when it is already at its stop.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from curriculum.schedule import learning_rate
+from jobs.metric_log import MetricRow, MetricWriter
+from jobs.milestones import load_milestone, save_milestone
+from jobs.train_job import TrainJob
+from ncp_model import build_model
+from ncp_model.init import initialize_codebooks, initialize_weights
+from ncp_model.losses import LossDenominators, loss_counts
+from ncp_model.metrics import CodebookUsage
+from ncp_model.optim import Optimizers, build_optimizers, clip_grad_norm
+from ncp_model.parallel import shard_model
+from pipeline.dag.lease import LeaseBook, Superseded
+from pipeline.dag.store import StepStore
+from pipeline.data.loader import MicroBatch, WindowLoader
+from pipeline.storage import Storage
+
+CODEBOOK_WINDOWS = 16
+"""Windows of the global order, from its start, whose chunks initialise the codebooks."""
+PROGRESS_SECONDS = 1.0
+DIGEST_MODULUS = 2**63
+
+
+class NonFiniteLoss(ValueError):
+    """The loss is not a number; nothing after the last milestone was kept."""
+
+
+def train(job: TrainJob) -> None:
+    """Bring the trajectory to `job.stop_step`. Runs in every worker inside a process group."""
+    torch.set_num_threads(job.threads_per_worker)
+    storage = Storage(job.storage_url)
+    loader = WindowLoader(
+        storage=storage,
+        outputs=job.shards,
+        weights=job.stage.mixture,
+        block=job.stage.order_block,
+        seed=job.stage.seed,
+        sequence_length=job.stage.sequence_length,
+        global_batch_tokens=job.stage.global_batch_tokens,
+    )
+    model, optimizers = _build(job)
+    start = _load_state(storage, job, loader, model, optimizers)
+    _Trainer(job, storage, loader, model, optimizers).run(start)
+
+
+def _build(job: TrainJob) -> tuple[torch.nn.Module, Optimizers]:
+    mesh = init_device_mesh(job.device, (dist.get_world_size(),))
+    model = build_model(job.model, device="meta")
+    shard_model(
+        model,
+        mesh,
+        param_dtype=getattr(torch, job.precision.param),
+        reduce_dtype=getattr(torch, job.precision.reduce),
+    )
+    model.to_empty(device=job.device)
+    return model, build_optimizers(model, job.stage.optimizer)
+
+
+def _load_state(
+    storage: Storage, job: TrainJob, loader: WindowLoader, model: torch.nn.Module, optimizers: Optimizers
+) -> int:
+    """The state to start from, and its step: this trajectory's newest milestone, the parent stage's, or the seed."""
+    newest = [
+        StepStore(storage, job.step_key).newest_milestone(job.stop_step) if dist.get_rank() == 0 else None
+    ]
+    dist.broadcast_object_list(newest, src=0)
+    if newest[0] is not None:
+        load_milestone(storage, job.step_key, newest[0], model, optimizers)
+        return newest[0]
+    if job.parent is not None:
+        carried = optimizers if job.parent.load == "weights+optimizer" else None
+        load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
+        return 0
+    initialize_weights(model, job.model, job.stage.seed)
+    if job.model.concept.enabled and job.model.concept.codebook_init == "data":
+        initialize_codebooks(model, loader.fixed_batch(CODEBOOK_WINDOWS))
+    save_milestone(storage, job, 0, model, optimizers)
+    return 0
+
+
+class _Trainer:
+    """The state of one restart of the loop: what is neither in the job nor in a milestone."""
+
+    def __init__(
+        self,
+        job: TrainJob,
+        storage: Storage,
+        loader: WindowLoader,
+        model: torch.nn.Module,
+        optimizers: Optimizers,
+    ):
+        self.job, self.storage, self.loader = job, storage, loader
+        self.model, self.optimizers = model, optimizers
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.store = StepStore(storage, job.step_key)
+        self.metrics = MetricWriter(storage, job.step_key, job.attempt) if self.rank == 0 else None
+        self.reported_at = 0.0
+        self.started_at = time.monotonic()
+        self.first_step = 0
+
+    def run(self, start: int) -> None:
+        self.first_step = start
+        self.model.train()
+        for step in range(start, self.job.stop_step):
+            begun = time.monotonic()
+            row = self._step(step)
+            row.timing["seconds"] = time.monotonic() - begun
+            self._record(row)
+            taken = step + 1
+            if taken == self.job.stop_step or taken % self.job.checkpoint_every_steps == 0:
+                if self.metrics is not None:
+                    self.metrics.close_segment()
+                save_milestone(self.storage, self.job, taken, self.model, self.optimizers)
+
+    def _step(self, step: int) -> MetricRow:
+        """Optimizer step `step` (0-based) on the whole global batch."""
+        job = self.job
+        begun = time.monotonic()
+        batches = self.loader.batch(step, self.rank, self.world_size, job.micro_batch_size)
+        waited = time.monotonic() - begun
+        denominators, digest = self._global_counts(batches)
+        sums = torch.zeros(4, dtype=torch.float64, device=job.device)
+        concept = job.model.concept
+        usage = CodebookUsage(concept.segments, concept.entries, job.device) if concept.enabled else None
+        self.optimizers.zero_grad()
+        for batch in batches:
+            out = self.model(
+                batch.input_ids.to(job.device),
+                labels=batch.labels.to(job.device),
+                denominators=denominators,
+            )
+            # FSDP2 averages gradients over ranks; the loss is already divided by the global denominators.
+            (out.loss * self.world_size).backward()
+            sums += torch.stack([term.detach().double() for term in (out.ntp, out.ncp, out.vq, out.z)])
+            if usage is not None:
+                usage.update(out)
+        dist.all_reduce(sums)
+        if usage is not None:
+            usage.all_reduce()
+        ntp, ncp, vq, z = sums.tolist()
+        grad_norm = float(clip_grad_norm(self.model, job.stage.optimizer.grad_clip))
+        if not (math.isfinite(ntp) and math.isfinite(grad_norm)):
+            raise NonFiniteLoss(
+                f"{job.stage_name} step {step + 1}: loss {ntp / denominators.ntp}, gradient norm {grad_norm}; "
+                f"lower optimizer.lr (now {job.stage.optimizer.lr}) or raise schedule.warmup_steps"
+            )
+        lr = learning_rate(job.stage, step)
+        self.optimizers.step(lr)
+        values = {
+            "tokens_in_stage": (step + 1) * job.stage.global_batch_tokens,
+            "tokens_total": job.tokens_before + (step + 1) * job.stage.global_batch_tokens,
+            "ntp": ntp / denominators.ntp,
+            "ncp": ncp / max(denominators.ncp, 1),
+            "vq": vq / max(denominators.vq, 1),
+            "z": z / denominators.ntp,
+            "lr": lr,
+            "grad_norm": grad_norm,
+            "batch_digest": f"{digest:016x}",
+            **(usage.compute() if usage is not None else {}),
+        }
+        return MetricRow(step=step + 1, values=values, timing={"data_wait": waited})
+
+    def _global_counts(self, batches: list[MicroBatch]) -> tuple[LossDenominators, int]:
+        """Valid positions, chunk pairs and chunks of the whole global batch, and its digest: exact integers."""
+        counts = torch.zeros(4, dtype=torch.int64)
+        for batch in batches:
+            local = loss_counts(batch.labels, self.job.model.concept.chunk_size)
+            counts += torch.tensor([int(local.ntp), int(local.ncp), int(local.vq), 0])
+            counts[3] = (int(counts[3]) + batch.digest) % DIGEST_MODULUS
+        gathered = [torch.zeros_like(counts) for _ in range(self.world_size)]
+        dist.all_gather(gathered, counts)
+        ntp, ncp, vq = (float(sum(int(row[i]) for row in gathered)) for i in range(3))
+        return LossDenominators(ntp=ntp, ncp=ncp, vq=vq), sum(
+            int(row[3]) for row in gathered
+        ) % DIGEST_MODULUS
+
+    def _record(self, row: MetricRow) -> None:
+        if self.metrics is None:
+            return
+        if row.step % self.job.log_every_steps == 0 or row.step == self.job.stop_step:
+            self.metrics.add(row)
+        if time.monotonic() - self.reported_at < PROGRESS_SECONDS and row.step != self.job.stop_step:
+            return
+        self.reported_at = time.monotonic()
+        if LeaseBook(self.storage, self.job.step_key).highest() != self.job.attempt:
+            raise Superseded(
+                f"attempt {self.job.attempt} of {self.job.step_key}: superseded at step {row.step}"
+            )
+        taken = row.step - self.first_step
+        rate = taken * self.job.stage.global_batch_tokens / max(1e-9, time.monotonic() - self.started_at)
+        remaining = (self.job.stop_step - row.step) * self.job.stage.global_batch_tokens
+        self.store.write_progress(
+            self.job.attempt,
+            {
+                "unit": "tokens",
+                "done": row.values["tokens_in_stage"],
+                "total": self.job.stop_step * self.job.stage.global_batch_tokens,
+                "step": row.step,
+                "steps": self.job.stop_step,
+                "loss": row.values["ntp"],
+                "ncp": row.values["ncp"],
+                "vq": row.values["vq"],
+                "lr": row.values["lr"],
+                "rate": rate,
+                "eta_seconds": remaining / rate,
+                "resumed_from": self.first_step,
+            },
+        )

@@ -1,0 +1,56 @@
+"""The passage from one stage to the next, stated: what is carried over and what starts anew.
+
+Nothing here decides anything. A stage starts from its parent's *complete* milestone with the parent's weights and (by
+default) optimizer moments, and with step, data position, seed and learning rate of its own; the loop derives all that
+from storage and the recipe every time, so a crash anywhere in between changes nothing. This module writes it down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from curriculum.schedule import learning_rate
+from jobs.train_job import TrainJob
+from pipeline.storage import Storage
+
+
+def describe_transition(job: TrainJob) -> dict[str, Any]:
+    """The first step of `job`'s stage, as exact values."""
+    return {
+        "stage": job.stage_name,
+        "from": None if job.parent is None else {"stage": job.parent.stage, "step": job.parent.step},
+        "carried": "nothing" if job.parent is None else job.parent.load,
+        "first_lr": learning_rate(job.stage, 0),
+        "peak_lr": job.stage.optimizer.lr,
+        "seed": job.stage.seed,
+        "data_position": 0,
+        "tokens_total": job.tokens_before,
+        "stop_step": job.stop_step,
+        "global_batch_tokens": job.stage.global_batch_tokens,
+        "sequence_length": job.stage.sequence_length,
+    }
+
+
+def transition_banner(transition: dict[str, Any]) -> str:
+    """One line for people."""
+    origin = transition["from"]
+    start = (
+        "from its seed"
+        if origin is None
+        else f"from {origin['stage']} step {origin['step']} ({transition['carried']})"
+    )
+    return (
+        f"{transition['stage']} starts {start}: LR {transition['first_lr']:.3g} (peak {transition['peak_lr']:.3g}), "
+        f"seed {transition['seed']}, data position {transition['data_position']}, "
+        f"{transition['tokens_total']:,} tokens before, {transition['stop_step']:,} steps of "
+        f"{transition['global_batch_tokens']:,} tokens"
+    )
+
+
+def write_transition(storage: Storage, job: TrainJob) -> None:
+    storage.write_json(f"{job.step_key}/transition.json", describe_transition(job))
+
+
+def read_transition(storage: Storage, step_key: str) -> dict[str, Any] | None:
+    key = f"{step_key}/transition.json"
+    return storage.read_json(key) if storage.exists(key) else None

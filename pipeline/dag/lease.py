@@ -1,0 +1,149 @@
+"""Numbered leases: at most one attempt of a step may publish, whatever crashes and wherever.
+
+`lease/000001.json`, `lease/000002.json`, ... are created exclusively; the highest number holds the step. The holder
+overwrites `000002.beat` every few seconds. Another runner creates the next number
+
+- at once, when the holder left `000002.end`, or was a process of this boot of this host and is gone;
+- after the heartbeat has stood still for `ttl` seconds on the *observer's own* monotonic clock (no two clocks are
+  ever compared).
+
+Publishing a receipt is itself the creation of the next number, holding the receipt: it *seals* the step. Of a
+take-over and a publication exactly one succeeds, so a superseded attempt cannot publish, not even in a race. The
+sealed receipt is then copied to `receipt.json`; a crash between the two is repaired by whoever looks next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.dag.holder import Holder
+from pipeline.storage import Storage
+
+HEARTBEAT_SECONDS = 2.0
+TTL_SECONDS = 30.0
+
+
+class Superseded(RuntimeError):
+    """Another attempt has taken this step over; this one must stop without publishing anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The step is held by someone else who may be alive."""
+
+    number: int
+    run: str
+    holder: Holder
+
+    def __str__(self) -> str:
+        return f"held by run {self.run} ({self.holder}, attempt {self.number})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sealed:
+    """The step is finished; `receipt` is what its attempt published."""
+
+    receipt: dict[str, Any]
+
+
+class LeaseBook:
+    """The leases of one step directory, as seen by one observer. Remembers heartbeats between looks."""
+
+    def __init__(self, storage: Storage, step_key: str, *, ttl: float = TTL_SECONDS):
+        self.storage = storage
+        self.prefix = f"{step_key}/lease"
+        self.ttl = ttl
+        self._last_beat: tuple[int, bytes] | None = None
+        self._last_change = 0.0
+
+    def highest(self) -> int:
+        """The highest lease number, 0 when the step was never held."""
+        return max(
+            (int(name[:6]) for name in self.storage.children(self.prefix) if name.endswith(".json")),
+            default=0,
+        )
+
+    def look(self) -> Held | Sealed | None:
+        """The living holder, the seal, or None when the step is free to take."""
+        number = self.highest()
+        if number == 0:
+            return None
+        record = self.storage.read_json(self._key(number, "json"))
+        if "receipt" in record:
+            return Sealed(receipt=record["receipt"])
+        held = Held(number=number, run=record["run"], holder=Holder(**record["holder"]))
+        if self.storage.exists(self._key(number, "end")) or held.holder.gone() or self._stands_still(number):
+            return None
+        return held
+
+    def acquire(self, run: str) -> Lease | Held | Sealed:
+        """Take the step if it is free. Never blocks; call again later when Held."""
+        while True:
+            number = self.highest()
+            found = self.look()
+            if found is not None:
+                return found
+            record = {"run": run, "holder": Holder.here().record(), "at": time.time()}
+            if self.storage.create_json(self._key(number + 1, "json"), record):
+                return Lease(self, number + 1)
+
+    def _stands_still(self, number: int) -> bool:
+        try:
+            beat = self.storage.read_bytes(self._key(number, "beat"))
+        except FileNotFoundError:
+            beat = b""
+        now = time.monotonic()
+        if self._last_beat != (number, beat):
+            self._last_beat, self._last_change = (number, beat), now
+        return now - self._last_change > self.ttl
+
+    def _key(self, number: int, suffix: str) -> str:
+        return f"{self.prefix}/{number:06d}.{suffix}"
+
+
+class Lease:
+    """A held lease. Use as a context manager: it beats in a thread, and is ended on the way out."""
+
+    def __init__(self, book: LeaseBook, number: int):
+        self.book = book
+        self.number = number
+        self._stop = threading.Event()
+        self._lost = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"lease-{number}", daemon=True)
+
+    def __enter__(self) -> Lease:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if not self._lost.is_set():
+            self.book.storage.write_bytes(self.book._key(self.number, "end"), b"")
+
+    def is_current(self) -> bool:
+        """Whether no higher number exists, asked of storage now."""
+        return self.book.highest() == self.number
+
+    def seal(self, receipt: dict[str, Any]) -> None:
+        """Publish `receipt` as the step's end. Raises Superseded when another attempt took the step over."""
+        if not self.book.storage.create_json(self.book._key(self.number + 1, "json"), {"receipt": receipt}):
+            self._lost.set()
+            raise Superseded(
+                f"attempt {self.number} of {self.book.prefix}: superseded; nothing was published"
+            )
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._stop.wait(HEARTBEAT_SECONDS if count else 0.0):
+            count += 1
+            with contextlib.suppress(
+                OSError
+            ):  # a missed beat is what the TTL is for; the next one tries again
+                self.book.storage.write_bytes(self.book._key(self.number, "beat"), str(count).encode())
+                if not self._lost.is_set() and not self.is_current():
+                    self._lost.set()

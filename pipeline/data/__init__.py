@@ -1,0 +1,1 @@
+"""How text becomes batches: sources and pins, readers, tokenizer, shards, staging, order and loader."""

@@ -1,0 +1,19 @@
+"""What can be wrong with a body of text. All are the user's to fix, so all are ValueErrors with one line."""
+
+from __future__ import annotations
+
+
+class SourceError(ValueError):
+    """A source that cannot be pinned or staged as asked. Names the source, the place and the fix."""
+
+
+class DamagedFile(SourceError):
+    """A file that cannot be read to its end. Nothing of its group is committed."""
+
+
+class ChangedSincePinned(SourceError):
+    """A file whose size or hash is not the pinned one."""
+
+
+class ShardError(ValueError):
+    """A shard or manifest that is not what its records say."""

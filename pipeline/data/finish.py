@@ -1,0 +1,59 @@
+"""From the receipts of all groups to the manifest of a source: the accounts are checked before anything is published."""
+
+from __future__ import annotations
+
+from curriculum.schema import DataSpec
+from pipeline.data.counters import Counters
+from pipeline.data.errors import SourceError
+from pipeline.data.manifest import Manifest
+from pipeline.data.pins import Pin
+from pipeline.data.tokenize_group import GroupReceipt
+from pipeline.data.tokenizer import Tokenizer
+from pipeline.storage import Storage
+
+
+def finish_source(
+    storage: Storage,
+    output: str,
+    pin: Pin,
+    data: DataSpec,
+    tokenizer: Tokenizer,
+    receipts: list[GroupReceipt],
+) -> Manifest:
+    """Add up the receipts of all groups (in group order), check them, and write and return the manifest.
+
+    Raises SourceError naming the source: more unreadable lines than tolerated, or nothing left to train on.
+    """
+    counters = Counters()
+    for receipt in receipts:
+        counters.add(receipt.counters)
+    counters.check(pin.source)
+    quarantine = tuple(receipt.quarantine for receipt in receipts if receipt.quarantine)
+    if counters.unreadable > data.bad_line_tolerance * counters.documents_read:
+        raise SourceError(
+            f"sources.{pin.source}: {counters.unreadable} of {counters.documents_read} lines are unreadable, over "
+            f"data.bad_line_tolerance {data.bad_line_tolerance:g}; see {storage.uri(f'{output}/{quarantine[0]}')}"
+        )
+    if not counters.documents_written:
+        raise SourceError(
+            f"sources.{pin.source}: no documents to train on in {len(pin.files)} files of {pin.location} "
+            f"({counters.documents_read} read, {counters.documents_held_out} held out, skipped: "
+            f"{counters.skipped or 'none'}); check the files and their 'text' field"
+        )
+    manifest = Manifest(
+        source=pin.source,
+        output=output,
+        tokenizer=tokenizer.sha256,
+        eos_id=tokenizer.eos_id,
+        table=Manifest.of_shards([entry for receipt in receipts for entry in receipt.shards]),
+        heldout=tuple(entry for receipt in receipts for entry in receipt.heldout),
+        counters=counters,
+        quarantine=quarantine,
+    )
+    if manifest.tokens != counters.tokens_written or manifest.heldout_tokens != counters.tokens_held_out:
+        raise AssertionError(
+            f"{output}: shards hold {manifest.tokens} tokens, receipts {counters.tokens_written}"
+        )
+    manifest.verify(storage)
+    manifest.save(storage)
+    return manifest

@@ -1,0 +1,48 @@
+"""Groups: the units of staging work, a pure function of the pin and the data settings.
+
+Files go to groups in pin order, and a group is closed once it weighs `data.group_bytes`. No shard crosses a group, so
+shards are the same whatever runs beside them, and a group with a receipt never needs to be done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from curriculum.schema import DataSpec
+from pipeline.data.pins import Pin, PinnedFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A run of consecutive files of a pin."""
+
+    number: int
+    files: tuple[PinnedFile, ...]
+
+    @property
+    def name(self) -> str:
+        return f"g{self.number:05d}"
+
+    @property
+    def digest(self) -> str:
+        """What the group's receipt must repeat: the content that went into it."""
+        entries = [[file.path, file.content_size, file.size, file.sha256 or file.etag] for file in self.files]
+        return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+def plan_groups(pin: Pin, data: DataSpec) -> list[Group]:
+    """The groups of a source, in pin order."""
+    groups: list[Group] = []
+    files: list[PinnedFile] = []
+    weight = 0
+    for file in pin.files:
+        files.append(file)
+        weight += file.weight
+        if weight >= data.group_bytes:
+            groups.append(Group(number=len(groups), files=tuple(files)))
+            files, weight = [], 0
+    if files:
+        groups.append(Group(number=len(groups), files=tuple(files)))
+    return groups

@@ -1,0 +1,149 @@
+"""From position to tensor: batches as a pure function of (stage, step, rank, world size, micro-batch).
+
+The only module of `pipeline` that imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.data.order import Draws, Order
+from pipeline.data.windows import SourceWindows
+from pipeline.storage import Storage
+
+IGNORE_INDEX = -100
+DIGEST_MODULUS = 2**63
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """One forward pass of one rank. The first `real` rows are windows; the rest pad the shape and weigh nothing."""
+
+    input_ids: torch.Tensor
+    """int64 [b, T]."""
+    labels: torch.Tensor
+    """int64 [b, T]: the inputs shifted left inside the window; -100 in the last place and in padding rows."""
+    real: int
+    digest: int
+    """Sum over the real windows of a 63-bit hash of (position, tokens), modulo 2^63."""
+
+
+class WindowLoader:
+    """The batches of one stage.
+
+    `outputs` maps each source of the mixture to the output prefix of its staging step. Shards on a local disk are
+    memory-mapped, others read by range. Before the first batch every manifest is checked against its shards' sizes
+    (`check=False` leaves that out). Raises ValueError for sources of different tokenizers, for a batch that does not
+    hold whole windows, and for a source without one window.
+    """
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        outputs: Mapping[str, str],
+        weights: Mapping[str, float],
+        block: int,
+        seed: int,
+        sequence_length: int,
+        global_batch_tokens: int,
+        check: bool = True,
+    ):
+        if (
+            sequence_length < 2
+            or global_batch_tokens < sequence_length
+            or global_batch_tokens % sequence_length
+        ):
+            raise ValueError(
+                f"global_batch_tokens: {global_batch_tokens} is not a multiple of sequence_length {sequence_length}"
+            )
+        self.sequence_length = sequence_length
+        self.windows_per_batch = global_batch_tokens // sequence_length
+        drawn = [name for name in sorted(weights) if weights[name] > 0]
+        missing = [name for name in drawn if name not in outputs]
+        if missing:
+            raise ValueError(f"mixture.{missing[0]}: the source has not been staged")
+        self._sources = {
+            name: SourceWindows(storage, outputs[name], sequence_length, check=check) for name in drawn
+        }
+        tokenizers = {name: source.manifest.tokenizer for name, source in self._sources.items()}
+        if len(set(tokenizers.values())) > 1:
+            raise ValueError(f"mixture: sources were staged with different tokenizers: {tokenizers}")
+        windows = {name: source.windows for name, source in self._sources.items()}
+        self.order = Order(windows, weights, block, seed)
+        self.eos_id = next(iter(self._sources.values())).manifest.eos_id
+
+    @property
+    def labels_per_batch(self) -> int:
+        """Scored next-token predictions of a global batch, over all ranks: the denominator of the mean loss."""
+        return self.windows_per_batch * (self.sequence_length - 1)
+
+    def batch(self, step: int, rank: int, world_size: int, micro_batch_size: int) -> list[MicroBatch]:
+        """The rank's share of global batch `step` (from 0), as equally many equally shaped micro-batches on every rank.
+
+        The global batch is positions step*G to (step+1)*G-1; a rank takes every world_size-th. Where that does not
+        divide, zero-weight rows fill up: as few as the micro-batch size allows, but a rank may hold nothing else.
+        """
+        if not 0 <= rank < world_size or micro_batch_size < 1 or step < 0:
+            raise ValueError(f"loader: no batch for {step=}, {rank=}, {world_size=}, {micro_batch_size=}")
+        first = step * self.windows_per_batch
+        positions = np.arange(first + rank, first + self.windows_per_batch, world_size, dtype=np.int64)
+        per_rank = -(-self.windows_per_batch // world_size)
+        count = -(-per_rank // micro_batch_size)
+        rows = -(-per_rank // count)
+        tokens = self.tokens_at(positions)
+        return [
+            self._micro_batch(positions[i * rows : (i + 1) * rows], tokens[i * rows : (i + 1) * rows], rows)
+            for i in range(count)
+        ]
+
+    def fixed_batch(self, windows: int) -> torch.Tensor:
+        """input_ids int64 [windows, T] of the first positions of the global order, the same on every rank."""
+        return torch.from_numpy(self.tokens_at(np.arange(windows)).astype(np.int64))
+
+    def tokens_at(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """uint32 [len(positions), T]."""
+        tokens = np.empty((len(positions), self.sequence_length), dtype=np.uint32)
+        draws: Draws = self.order.at(positions)
+        for row, (source, window) in enumerate(zip(draws.source, draws.window, strict=True)):
+            self._sources[self.order.sources[source]].read(int(window), tokens[row])
+        return tokens
+
+    def steps_supply(self, max_repetition: float = 1.0) -> int:
+        """How many whole steps there are before some source would be drawn more than `max_repetition` times over."""
+        low, high = 0, 1
+        while self._supplies(high, max_repetition):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._supplies(middle, max_repetition) else (low, middle)
+        return low
+
+    def _supplies(self, steps: int, max_repetition: float) -> bool:
+        needed = self.order.draws(steps * self.windows_per_batch)
+        return all(needed[name] <= max_repetition * self.order.windows[name] for name in self.order.sources)
+
+    def _micro_batch(self, positions: NDArray[np.int64], tokens: NDArray[np.uint32], rows: int) -> MicroBatch:
+        real = len(tokens)
+        input_ids = np.full((rows, self.sequence_length), self.eos_id, dtype=np.int64)
+        labels = np.full((rows, self.sequence_length), IGNORE_INDEX, dtype=np.int64)
+        input_ids[:real] = tokens
+        labels[:real, :-1] = tokens[:, 1:]
+        digest = (
+            sum(_window_hash(int(p), row) for p, row in zip(positions, tokens, strict=True)) % DIGEST_MODULUS
+        )
+        return MicroBatch(
+            input_ids=torch.from_numpy(input_ids), labels=torch.from_numpy(labels), real=real, digest=digest
+        )
+
+
+def _window_hash(position: int, tokens: NDArray[np.uint32]) -> int:
+    digest = hashlib.blake2b(position.to_bytes(8, "little"), digest_size=8)
+    digest.update(tokens.data)
+    return int.from_bytes(digest.digest(), "little") >> 1

@@ -1,0 +1,162 @@
+"""Text to token ids: a byte-level BPE, trained here or loaded, with one policy for special tokens.
+
+A literal `<|endoftext|>` in a text is text (OLMo's own toolkit turns it into the control token unless told not to),
+except for sources whose special tokens are real, such as fill-in-the-middle code.
+
+Long texts are encoded in pieces cut between a letter or digit and a blank or newline. For the byte-level patterns of
+GPT-2 and cl100k a pre-token never spans such a place and neither pattern looks behind it, so the ids are those of
+the whole text, in memory that does not grow with the text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as RustTokenizer
+
+END_OF_TEXT = "<|endoftext|>"
+PADDING = "<|pad|>"
+
+PIECE_CHARS = 1 << 17
+"""A text longer than this is encoded in pieces of about this length."""
+MAX_PIECE_CHARS = 1 << 22
+"""A piece without any word boundary is cut here all the same, and counted."""
+BATCH_CHARS = 1 << 19
+"""Texts are handed to the encoder in batches of about this many characters."""
+
+_SAFE_CUT = re.compile(r"[^\W_](?=[ \n])")
+
+
+class Tokenizer:
+    """A tokenizer file, loaded. Pickles as its bytes."""
+
+    def __init__(self, data: bytes):
+        self.data = data
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        try:
+            self._rust = RustTokenizer.from_str(data.decode())
+        except Exception as error:  # the Rust side raises plain Exception
+            raise ValueError(f"tokenizer: not a tokenizer.json ({error})") from error
+        self._rust.no_padding()
+        self._rust.no_truncation()
+        self.vocab_size = self._rust.get_vocab_size(with_added_tokens=True)
+        eos = self._rust.token_to_id(END_OF_TEXT)
+        if eos is None:
+            raise ValueError(
+                f"tokenizer: it has no {END_OF_TEXT!r}, which closes every document; use another one"
+            )
+        self.eos_id: int = eos
+        self.pad_id: int | None = self._rust.token_to_id(PADDING)
+        self.forced_cuts = 0
+        self._splittable = _is_byte_level(json.loads(data))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Tokenizer:
+        return Tokenizer(data)
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes]]:
+        return Tokenizer, (self.data,)
+
+    def encode(self, text: str, special_tokens: str = "text") -> list[int]:
+        """Ids of one text, without BOS or EOS."""
+        return self.encode_batch([text], special_tokens)[0].tolist()
+
+    def encode_batch(self, texts: Sequence[str], special_tokens: str = "text") -> list[NDArray[np.uint32]]:
+        """Ids of each text, without BOS or EOS.
+
+        `special_tokens`: "text" encodes a literal special token as the characters it is made of, "keep" as the
+        control token. A text must hold no lone surrogates (the readers replace them).
+        """
+        if special_tokens not in ("text", "keep"):
+            raise ValueError(f"special_tokens: {special_tokens!r} is not one of 'text', 'keep'")
+        self._rust.encode_special_tokens = special_tokens == "text"
+        pieces: list[tuple[int, str]] = [
+            (index, piece) for index, text in enumerate(texts) for piece in self._pieces(text)
+        ]
+        encoded: list[list[NDArray[np.uint32]]] = [[] for _ in texts]
+        for batch in _batches(pieces):
+            fast = self._rust.encode_batch_fast([piece for _, piece in batch], add_special_tokens=False)
+            for (index, _), encoding in zip(batch, fast, strict=True):
+                encoded[index].append(np.array(encoding.ids, dtype=np.uint32))
+        return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in encoded]
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids; control tokens appear by name unless skipped."""
+        return self._rust.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+
+    def _pieces(self, text: str) -> Iterator[str]:
+        if len(text) <= PIECE_CHARS or not self._splittable:
+            yield text
+            return
+        start = 0
+        while len(text) - start > PIECE_CHARS:
+            match = _SAFE_CUT.search(text, start + PIECE_CHARS - 1, start + MAX_PIECE_CHARS)
+            if match:
+                end = match.end()
+            elif len(text) - start <= MAX_PIECE_CHARS:
+                break
+            else:
+                end = start + MAX_PIECE_CHARS
+                self.forced_cuts += 1
+            yield text[start:end]
+            start = end
+        yield text[start:]
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> bytes:
+    """Train a byte-level BPE with GPT-2's pre-tokenization and return its `tokenizer.json`.
+
+    Ids 0 and 1 are `<|endoftext|>` and `<|pad|>`, then the 256 bytes, then merges, so any text can be encoded and
+    decoded exactly. The same texts in the same order give the same bytes.
+    """
+    smallest = 256 + 2
+    if vocab_size < smallest:
+        raise ValueError(
+            f"tokenizer.train.vocab_size: {vocab_size} is below {smallest} (256 bytes and 2 special tokens)"
+        )
+    tokenizer = RustTokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(END_OF_TEXT, special=True), AddedToken(PADDING, special=True)],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    first, texts = _peek(texts)
+    if first is None:
+        raise ValueError("tokenizer.train.sources: there is no text to train on; check the sources")
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer.to_str().encode()
+
+
+def _batches(pieces: Sequence[tuple[int, str]]) -> Iterator[Sequence[tuple[int, str]]]:
+    start, chars = 0, 0
+    for end, (_, piece) in enumerate(pieces):
+        if chars and chars + len(piece) > BATCH_CHARS:
+            yield pieces[start:end]
+            start, chars = end, 0
+        chars += len(piece)
+    if start < len(pieces):
+        yield pieces[start:]
+
+
+def _is_byte_level(config: dict[str, Any]) -> bool:
+    """Whether cutting at `_SAFE_CUT` is known to be safe: byte level, no normalizer, no template."""
+    pre = config.get("pre_tokenizer") or {}
+    kinds = {part.get("type") for part in pre.get("pretokenizers", [pre])}
+    return not config.get("normalizer") and "ByteLevel" in kinds and kinds <= {"ByteLevel", "Split"}
+
+
+def _peek(texts: Iterable[str]) -> tuple[str | None, Iterator[str]]:
+    iterator = iter(texts)
+    first = next(iterator, None)
+    return first, iterator if first is None else itertools.chain([first], iterator)

@@ -1,0 +1,95 @@
+"""Reading a pinned file, with the proof that it is still the pinned one.
+
+The hash is computed on the way, as the bytes stream by: no second read, and a file that was replaced, cut or damaged
+after it was pinned is caught at the latest at its end, before anything made from it is committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO, cast
+
+from pipeline.data.errors import ChangedSincePinned
+from pipeline.data.pins import PinnedFile
+from pipeline.storage import Storage
+
+_DRAIN_BYTES = 1 << 20
+
+
+@contextlib.contextmanager
+def open_verified(root: Storage, file: PinnedFile) -> Iterator[BinaryIO]:
+    """A stream over a pinned file's bytes as stored. Raises ChangedSincePinned on entry for a missing file or another
+    size, and when the block ends cleanly for another content."""
+    where = root.uri(file.path)
+    try:
+        size = root.size(file.path)
+    except FileNotFoundError as error:
+        raise ChangedSincePinned(
+            f"{where}: pinned but no longer there; restore it or pin the source anew"
+        ) from error
+    if size != file.size:
+        raise ChangedSincePinned(
+            f"{where}: {size} bytes now, {file.size} when it was pinned; restore the file or pin the source anew"
+        )
+    with root.open_read(file.path) as raw:
+        reader = _HashingReader(raw)
+        yield cast(BinaryIO, reader)
+        reader.drain()
+        if reader.count != file.size:
+            raise ChangedSincePinned(
+                f"{where}: ended after {reader.count} of {file.size} bytes; the read was cut short"
+            )
+        if file.sha256 and reader.sha256.hexdigest() != file.sha256:
+            raise ChangedSincePinned(
+                f"{where}: sha256 {reader.sha256.hexdigest()[:12]}..., pinned {file.sha256[:12]}...; "
+                "the content changed; restore the file or pin the source anew"
+            )
+
+
+@contextlib.contextmanager
+def open_verified_seekable(root: Storage, file: PinnedFile) -> Iterator[BinaryIO]:
+    """The same for formats that need to seek (parquet): verified in full first, from a local copy if remote."""
+    with contextlib.ExitStack() as stack:
+        if root.local:
+            with open_verified(root, file):
+                pass
+            yield stack.enter_context(root.open_read(file.path))
+        else:
+            spool = stack.enter_context(tempfile.TemporaryFile(prefix="ncp-download-"))
+            with open_verified(root, file) as remote:
+                shutil.copyfileobj(remote, spool, _DRAIN_BYTES)
+            spool.seek(0)
+            yield cast(BinaryIO, spool)
+
+
+class _HashingReader(io.RawIOBase):
+    """A read-only stream that counts and hashes what passes."""
+
+    def __init__(self, raw: BinaryIO):
+        super().__init__()
+        self.raw = raw
+        self.sha256 = hashlib.sha256()
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.raw.read(size)
+        self.sha256.update(data)
+        self.count += len(data)
+        return data
+
+    def readinto(self, buffer) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def drain(self) -> None:
+        while self.read(_DRAIN_BYTES):
+            pass

@@ -1,0 +1,255 @@
+"""Storage: one root URL under which everything durable lies (design, section 3).
+
+This is the only module that resolves storage URLs and writes below them. Everything else names *keys*, which
+are relative to the root: `runs/demo-1a2b3c/run.json`. Three guarantees carry the whole system:
+
+- `write_bytes` and `open_write` are all-or-nothing: a reader sees the old object or the new one, never a part,
+  and an exception inside `open_write` leaves nothing (plain fsspec would commit the half that was written).
+- `create` is an exclusive put: of any number of callers on any number of hosts exactly one gets True. On a
+  local disk it is a hard link, on S3 a conditional put (`If-None-Match: *`).
+- `probe` proves both on the backend at hand before any work is done, and refuses a backend without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+_MEMORY_CREATE = threading.Lock()
+"""The in-memory backend has no conditional put of its own; it only ever serves one process."""
+
+
+class StorageError(ValueError):
+    """A storage URL that cannot be used. The message names the URL, what failed and what to do."""
+
+
+class Storage:
+    """A root URL and its filesystem. Cheap to build, safe to pickle (only the URL travels).
+
+    `Storage("ncp-store")`, `Storage("/mnt/shared/ncp")`, `Storage("s3://bucket/ncp")`, `Storage("memory://x")`.
+    """
+
+    def __init__(self, url: str):
+        if not url:
+            raise StorageError("storage: empty URL; give a directory or s3://bucket/prefix")
+        try:
+            fs, root = fsspec.core.url_to_fs(url, **_filesystem_options(url))
+        except (ValueError, ImportError) as error:
+            raise StorageError(
+                f"storage: {url!r} cannot be opened ({error}); use a directory or s3://..."
+            ) from error
+        self.fs = fs
+        self.local = isinstance(fs, LocalFileSystem)
+        self.root = os.path.abspath(root) if self.local else root.rstrip("/")
+        self.url = self.root if self.local else fs.unstrip_protocol(self.root)
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
+        return Storage, (self.url,)
+
+    def __repr__(self) -> str:
+        return f"Storage({self.url!r})"
+
+    # --- names ---------------------------------------------------------------------------------------------
+
+    def path(self, key: str) -> str:
+        """The backend's own path of `key`. Refuses a key that would leave the root."""
+        parts = key.split("/")
+        if key.startswith("/") or ".." in parts or "\\" in key or "\0" in key:
+            raise StorageError(
+                f"storage: key {key!r} leaves the storage root; use a relative key without '..'"
+            )
+        return f"{self.root}/{key}" if key else self.root
+
+    def uri(self, key: str) -> str:
+        """`key` as a path or URL that other libraries (torch DCP, Ray, pyarrow) open by themselves."""
+        return self.path(key) if self.local else self.fs.unstrip_protocol(self.path(key))
+
+    def local_path(self, key: str) -> Path | None:
+        """Where `key` lies on this machine's disk, for memory-mapping; None when storage is remote."""
+        return Path(self.path(key)) if self.local else None
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def exists(self, key: str) -> bool:
+        return self.fs.exists(self.path(key))
+
+    def size(self, key: str) -> int:
+        """Size in bytes. Raises FileNotFoundError."""
+        return self.fs.info(self.path(key))["size"]
+
+    def read_bytes(self, key: str) -> bytes:
+        """The whole object. Raises FileNotFoundError."""
+        return self.fs.cat_file(self.path(key))
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from offset `start`: one ranged GET on S3."""
+        return self.fs.cat_file(self.path(key), start=start, end=start + length)
+
+    def read_json(self, key: str) -> Any:
+        """The object parsed as JSON. Raises FileNotFoundError, or ValueError naming the key."""
+        data = self.read_bytes(key)
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise ValueError(f"{self.uri(key)}: not JSON ({error}); it was not written by ncp") from error
+
+    def open_read(self, key: str) -> BinaryIO:
+        return cast(BinaryIO, self.fs.open(self.path(key), "rb"))
+
+    def children(self, prefix: str) -> list[str]:
+        """Names directly below `prefix`, sorted; empty when there is no such prefix."""
+        try:
+            entries = self.fs.ls(self.path(prefix), detail=False, **self._fresh)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = {
+            entry.rstrip("/").rsplit("/", 1)[-1]
+            for entry in entries
+            if entry.rstrip("/") != self.path(prefix)
+        }
+        return sorted(name for name in names if not name.startswith(".tmp-"))
+
+    def keys(self, prefix: str) -> list[str]:
+        """Every object below `prefix`, as keys relative to the root, sorted."""
+        try:
+            found = self.fs.find(self.path(prefix), **self._fresh)
+        except FileNotFoundError:
+            return []
+        base = len(self.root) + 1
+        return sorted(key[base:] for key in found if not key.rsplit("/", 1)[-1].startswith(".tmp-"))
+
+    # --- writing -------------------------------------------------------------------------------------------
+
+    def write_bytes(self, key: str, data: bytes) -> None:
+        """Write or replace `key`, all or nothing."""
+        if self.local:
+            with self.open_write(key) as file:
+                file.write(data)
+        else:
+            self.fs.pipe_file(self.path(key), data)
+
+    def write_json(self, key: str, value: Any) -> None:
+        self.write_bytes(key, encode_json(value))
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write `key` only if it does not exist. True for exactly one caller, False for every other."""
+        path = self.path(key)
+        if self.local:
+            temporary = self._write_temporary(path, data)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(temporary)
+            return True
+        with _MEMORY_CREATE if self.fs.protocol == "memory" else contextlib.nullcontext():
+            try:
+                self.fs.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+    def create_json(self, key: str, value: Any) -> bool:
+        return self.create(key, encode_json(value))
+
+    @contextlib.contextmanager
+    def open_write(self, key: str) -> Iterator[BinaryIO]:
+        """A binary file that becomes `key` when the block ends cleanly, and nothing at all when it raises."""
+        path = self.path(key)
+        if self.local:
+            temporary = _temporary_beside(path)
+            try:
+                with open(temporary, "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
+                raise
+        else:
+            with tempfile.NamedTemporaryFile(prefix="ncp-upload-") as spool:
+                yield cast(BinaryIO, spool)
+                spool.flush()
+                self.fs.put_file(spool.name, path)
+
+    def delete(self, key: str) -> None:
+        """Delete one object; a missing one is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.rm_file(self.path(key))
+
+    def delete_tree(self, prefix: str) -> None:
+        """Delete everything below `prefix`; a missing one is fine."""
+        if not prefix:
+            raise StorageError("storage: refusing to delete the storage root")
+        if self.local:
+            shutil.rmtree(self.path(prefix), ignore_errors=False) if os.path.isdir(
+                self.path(prefix)
+            ) else None
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm(self.path(prefix), recursive=True)
+
+    def probe(self) -> None:
+        """Prove that this storage can be written and has an exclusive put. Raises StorageError."""
+        key = f".probe/{uuid.uuid4().hex}"
+        try:
+            first, second = self.create(key, b"1"), self.create(key, b"2")
+            self.delete(key)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise StorageError(
+                f"storage: {self.url!r} is not writable ({reason}); choose another --storage"
+            ) from error
+        if not first or second:
+            raise StorageError(
+                f"storage: {self.url!r} has no exclusive put (a second conditional write was accepted), so two runs "
+                "could both believe they hold a step; use a local disk or an S3 server that honours If-None-Match"
+            )
+
+    # --- internals -----------------------------------------------------------------------------------------
+
+    @property
+    def _fresh(self) -> dict[str, Any]:
+        return {} if self.local or self.fs.protocol == "memory" else {"refresh": True}
+
+    def _write_temporary(self, path: str, data: bytes) -> str:
+        temporary = _temporary_beside(path)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON as ncp stores it: sorted keys, indented, no NaN (a NaN in a record would not be JSON)."""
+    return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _temporary_beside(path: str) -> str:
+    directory, name = os.path.split(path)
+    os.makedirs(directory, exist_ok=True)
+    return os.path.join(directory, f".tmp-{name}-{uuid.uuid4().hex}")
+
+
+def _filesystem_options(url: str) -> dict[str, Any]:
+    """S3 listings must never come from a cache: another host's lease would stay unseen."""
+    return (
+        {"use_listings_cache": False, "skip_instance_cache": False}
+        if url.startswith(("s3://", "s3a://"))
+        else {}
+    )

@@ -1,0 +1,44 @@
+"""Shared by all tests: deterministic property tests, and one local Ray for the whole session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("ncp", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ncp")
+
+
+@pytest.fixture(scope="session")
+def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A local Ray of two logical CPUs, shared by every test that needs one; HOME is a scratch directory."""
+    home = tmp_path_factory.mktemp("home")
+    environment = {
+        "HOME": str(home),
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+    }
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=256 * 1024 * 1024,
+        log_to_driver=False,
+    )
+    yield
+    ray.shutdown()
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,0 +1,256 @@
+"""The scorer against a brute-force reference, and the peer's four faults that it must not have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs.evaluation.metrics import task_metrics
+from jobs.evaluation.requests import Request
+from jobs.evaluation.scorer import Score, score_requests
+from ncp_model import ModelSpec, build_model
+
+WINDOW = 24
+
+
+class ByteTokenizer:
+    """One token a byte; 256 is EOS."""
+
+    eos_id = 256
+    vocab_size = 512
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [list(text.encode()) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    torch.set_num_threads(1)
+    return build_model(ModelSpec.preset("tiny"), seed=3)
+
+
+def request(context: str, continuation: str, group: str = "0", choice: int = 0, gold: bool = True) -> Request:
+    return Request(context=context, continuation=continuation, group=group, choice=choice, gold=gold)
+
+
+def brute_force(model: torch.nn.Module, one: Request, window: int) -> tuple[float, bool] | None:
+    """One request, one row, full logits, float64 log-softmax."""
+    context = list(one.context.encode()) or [ByteTokenizer.eos_id]
+    continuation = list(one.continuation.encode())
+    if len(continuation) > window:
+        return None
+    ids = (context + continuation)[:-1][-window:]
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids]), return_logits=True).logits[0].double()
+    rows = logits[len(ids) - len(continuation) :]
+    chosen = rows.log_softmax(-1)[range(len(continuation)), continuation]
+    return float(chosen.sum()), rows.argmax(-1).tolist() == continuation
+
+
+texts = st.text(alphabet="ab c\u00e9", max_size=30)
+requests_strategy = st.lists(
+    st.builds(request, context=texts, continuation=st.text(alphabet="ab c\u00e9", min_size=1, max_size=30)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(
+    requests=requests_strategy,
+    batch_tokens=st.sampled_from([1, 40, 4096]),
+    batch_logits=st.sampled_from([1, 10**7]),
+)
+@settings(max_examples=25, deadline=None)
+def test_every_score_equals_the_brute_force_one(
+    model: torch.nn.Module, requests: list[Request], batch_tokens: int, batch_logits: int
+) -> None:
+    scores = score_requests(
+        model,
+        ByteTokenizer(),
+        requests,
+        sequence_length=WINDOW,
+        batch_tokens=batch_tokens,
+        batch_logits=batch_logits,
+    )
+    for one, score in zip(requests, scores, strict=True):
+        expected = brute_force(model, one, WINDOW)
+        if expected is None:
+            assert score is None
+            continue
+        assert score is not None
+        assert score.log_probability == pytest.approx(expected[0], abs=2e-4)
+        assert score.greedy == expected[1]
+        assert score.tokens == score.bytes == len(one.continuation.encode())
+        assert score.characters == len(one.continuation)
+
+
+def test_scores_do_not_depend_on_the_other_requests(model: torch.nn.Module) -> None:
+    requests = [request(f"question {n} " * (n % 5), f" answer {n}") for n in range(30)]
+    together = score_requests(model, ByteTokenizer(), requests, sequence_length=WINDOW)
+    for one, score in zip(requests, together, strict=True):
+        (alone,) = score_requests(model, ByteTokenizer(), [one], sequence_length=WINDOW)
+        assert alone is not None and score is not None
+        assert score.log_probability == pytest.approx(alone.log_probability, rel=1e-5)
+        assert (score.tokens, score.greedy) == (alone.tokens, alone.greedy)
+
+
+def test_lettered_choices_cost_one_row(model: torch.nn.Module) -> None:
+    rows = []
+    hook = model.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0]))
+    try:
+        choices = [request("Which?", letter, choice=n) for n, letter in enumerate("ABCD")]
+        score_requests(model, ByteTokenizer(), choices, sequence_length=WINDOW)
+    finally:
+        hook.remove()
+    assert rows == [1]
+
+
+def test_logits_are_formed_only_where_they_are_read(model: torch.nn.Module) -> None:
+    shapes = []
+    hook = model.get_submodule("lm_head").register_forward_hook(
+        lambda _, __, output: shapes.append(tuple(output.shape))
+    )
+    try:
+        score_requests(model, ByteTokenizer(), [request("a long context", "xy")], sequence_length=WINDOW)
+    finally:
+        hook.remove()
+    assert shapes == [(2, 512)]
+
+
+def test_the_context_is_truncated_from_the_left_and_the_continuation_never(model: torch.nn.Module) -> None:
+    long, short = request("z" * 100 + "context", "0123456789"), request("zzzzzzzzcontext", "0123456789")
+    scores = score_requests(model, ByteTokenizer(), [long, short], sequence_length=WINDOW)
+    assert scores[0] is not None and scores[0].tokens == 10
+    assert scores[0] == scores[1]
+
+
+def test_an_empty_context_starts_from_eos(model: torch.nn.Module) -> None:
+    (score,) = score_requests(model, ByteTokenizer(), [request("", "x")], sequence_length=WINDOW)
+    with torch.inference_mode():
+        logits = model(torch.tensor([[256]]), return_logits=True).logits[0, 0]
+    assert score is not None
+    assert score.log_probability == pytest.approx(float(logits.log_softmax(-1)[ord("x")]), abs=1e-5)
+
+
+def test_progress_reaches_the_total_and_the_mode_is_restored(model: torch.nn.Module) -> None:
+    calls: list[tuple[int, int]] = []
+    model.train()
+    requests = [request("c", "x" * n, group=str(n)) for n in (1, 5, WINDOW + 1)]
+    score_requests(
+        model,
+        ByteTokenizer(),
+        requests,
+        sequence_length=WINDOW,
+        batch_tokens=1,
+        progress=lambda *c: calls.append(c),
+    )
+    assert model.training
+    assert calls[-1] == (3, 3)
+
+
+# --- the four faults of ai2-olmo-eval 0.9.0 (named in the design's reference on evaluation, 4.1) --------------------
+
+
+def test_fault_1_several_data_sets_are_all_kept() -> None:
+    from jobs.evaluation.suites import suite_tasks
+
+    tasks = suite_tasks("fast")
+    locations = [task.location for task in tasks]
+    assert len(locations) == 26
+    assert {f"mmlu:{group}/test/mc/5" for group in ("stem", "humanities", "social_sciences", "other")} <= set(
+        locations
+    )
+
+
+def score(log_probability: float, text: str, tokens: int) -> Score:
+    return Score(
+        log_probability=log_probability,
+        tokens=tokens,
+        bytes=len(text.encode()),
+        characters=len(text),
+        greedy=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "winner"),
+    [("accuracy", 0), ("accuracy_per_token", 1), ("accuracy_per_char", 2), ("accuracy_per_byte", 3)],
+)
+def test_fault_2_each_accuracy_is_ranked_by_its_own_score(metric: str, winner: int) -> None:
+    answers = ["a", "bbbb", "cccccccc", "\u00e9" * 7]
+    scores = [
+        score(-4.0, "a", 1),
+        score(-5.0, "bbbb", 10),
+        score(-4.2, "cccccccc", 1),
+        score(-4.3, "\u00e9" * 7, 1),
+    ]
+    for gold in range(4):
+        requests = [request("q", text, choice=n, gold=n == gold) for n, text in enumerate(answers)]
+        assert getattr(task_metrics(requests, scores), metric) == float(gold == winner)
+
+
+def test_fault_3_a_continuation_longer_than_the_window_is_skipped_and_counted(model: torch.nn.Module) -> None:
+    requests = [
+        request("q", "x" * (WINDOW + 1), group="long", choice=0),
+        request("q", "x", group="long", choice=1, gold=False),
+        request("q", "x" * WINDOW, group="fits", choice=0),
+        request("q", "y", group="fits", choice=1, gold=False),
+    ]
+    scores = score_requests(model, ByteTokenizer(), requests, sequence_length=WINDOW)
+    assert [one is None for one in scores] == [True, False, False, False]
+    metrics = task_metrics(requests, scores)
+    assert (metrics.questions, metrics.skipped) == (1, 1)
+
+
+def test_fault_4_nothing_scored_is_no_division_by_zero() -> None:
+    for requests, scores in (([], []), ([request("q", "x" * 99)], [None])):
+        metrics = task_metrics(requests, scores)
+        assert metrics.questions == 0
+        assert metrics.accuracy is metrics.bits_per_byte is metrics.nats_per_token is None
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_bits_per_byte_divides_by_utf8_bytes_of_the_gold_answer() -> None:
+    requests = [request("q", " \u00e9", gold=True), request("q", " no", choice=1, gold=False)]
+    metrics = task_metrics(requests, [score(-3 * math.log(2), " \u00e9", 2), score(-1.0, " no", 1)])
+    assert metrics.bits_per_byte == pytest.approx(1.0)
+
+
+def test_pmi_ranks_by_the_difference_to_the_unconditional_twin() -> None:
+    requests, scores = [], []
+    for choice, (conditional, unconditional) in enumerate([(-2.0, -1.0), (-3.0, -9.0)]):
+        for value, twin in ((conditional, False), (unconditional, True)):
+            requests.append(
+                Request(
+                    context="",
+                    continuation="xy",
+                    group="0",
+                    choice=choice,
+                    gold=choice == 1,
+                    unconditional=twin,
+                )
+            )
+            scores.append(score(value, "xy", 1))
+    metrics = task_metrics(requests, scores)
+    assert (metrics.accuracy, metrics.accuracy_pmi) == (0.0, 1.0)
+
+
+def test_standard_error_is_that_of_the_sample() -> None:
+    requests, scores = [], []
+    for question in range(10):
+        for choice in range(2):
+            requests.append(
+                request("q", "x", group=str(question), choice=choice, gold=choice == int(question < 3))
+            )
+            scores.append(score(-1.0 - choice, "x", 1))
+    metrics = task_metrics(requests, scores)
+    assert metrics.accuracy == 0.7
+    assert metrics.accuracy_stderr == pytest.approx(math.sqrt(0.7 * 0.3 / 9))
+    assert metrics.chance == 0.5

@@ -1,0 +1,85 @@
+"""What changes which step's identity: the contract of re-use, forks and extension."""
+
+from __future__ import annotations
+
+from curriculum.identity import UNKNOWN
+from curriculum.load import load_recipe
+from jobs.graph import build_graph, run_name
+from pipeline.dag.step import check_graph
+
+PINS = {"stdlib-code": "c" * 64, "stdlib-prose": "d" * 64}
+
+
+def _fingerprints(*overrides: str) -> dict[str, str]:
+    return {step.name: step.fingerprint for step in build_graph(load_recipe("demo", overrides), PINS)}
+
+
+def _changed(*overrides: str) -> set[str]:
+    base, other = _fingerprints(), _fingerprints(*overrides)
+    return {name for name in base if base[name] != other[name]}
+
+
+def test_the_demo_is_the_whole_road_in_order() -> None:
+    steps = build_graph(load_recipe("demo"), PINS)
+    check_graph(steps)
+    assert [step.name for step in steps] == [
+        "tokenizer",
+        "shards-stdlib-code",
+        "shards-stdlib-prose",
+        "stage1",
+        "untrained-eval",
+        "stage1-eval",
+        "stage2",
+        "stage2-eval",
+        "report",
+    ]
+
+
+def test_changing_stage_2_leaves_everything_before_it_alone() -> None:
+    assert _changed("stage2.optimizer.lr=0.001") == {"stage2", "stage2-eval", "report"}
+
+
+def test_raising_the_stop_of_stage_1_keeps_its_trajectory_and_moves_what_hangs_on_its_end() -> None:
+    assert _changed("stage1.tokens=1638400") == {"stage1-eval", "stage2", "stage2-eval", "report"}
+    steps = {step.name: step for step in build_graph(load_recipe("demo", ["stage1.tokens=1638400"]), PINS)}
+    assert steps["stage1"].milestone == 400
+
+
+def test_moving_the_horizon_is_another_trajectory() -> None:
+    assert "stage1" in _changed("stage1.horizon_tokens=2000000")
+
+
+def test_runtime_never_enters_an_identity() -> None:
+    assert not _changed(
+        "runtime.num_workers=7",
+        "runtime.micro_batch_size=1",
+        "runtime.checkpoint_every_steps=3",
+        "runtime.retries=9",
+        "runtime.locations.stdlib-code=/somewhere/else",
+        "runtime.object_store_mib=99",
+    )
+
+
+def test_the_model_does_not_touch_the_data() -> None:
+    changed = _changed("model.concept_layers=3")
+    assert "stage1" in changed and not {name for name in changed if name.startswith(("shards", "tokenizer"))}
+
+
+def test_a_new_pin_changes_all_that_reads_the_source() -> None:
+    recipe = load_recipe("demo")
+    base = {step.name: step.fingerprint for step in build_graph(recipe, PINS)}
+    other = {s.name: s.fingerprint for s in build_graph(recipe, {**PINS, "stdlib-code": "e" * 64})}
+    assert all(base[name] != other[name] for name in base)
+
+
+def test_without_pins_nothing_has_a_fingerprint_yet() -> None:
+    steps = build_graph(load_recipe("demo"), {})
+    assert {step.fingerprint for step in steps} == {UNKNOWN}
+    assert run_name(load_recipe("demo"), {}) == UNKNOWN
+
+
+def test_a_run_is_named_after_its_recipe_and_what_it_asks_for() -> None:
+    name = run_name(load_recipe("demo"), PINS)
+    assert name.startswith("demo-") and len(name) == len("demo-") + 6
+    assert run_name(load_recipe("demo", ["runtime.num_workers=5"]), PINS) == name
+    assert run_name(load_recipe("demo", ["stage1.tokens=1638400"]), PINS) != name

@@ -1,0 +1,136 @@
+"""Leases: one holder, take-over of the dead, and no publication by the superseded."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.dag import lease as lease_module
+from pipeline.dag.holder import Holder
+from pipeline.dag.lease import Held, Lease, LeaseBook, Sealed, Superseded
+from pipeline.storage import Storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+def _take(book: LeaseBook) -> Lease:
+    lease = book.acquire("a-run")
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def _elsewhere(storage: Storage, number: int) -> None:
+    """A lease of a process on another host, of which only the heartbeat can tell."""
+    holder = Holder(host="other", boot="another-boot", namespace="pid:[1]", pid=1, started="1")
+    storage.create_json(
+        f"s/lease/{number:06d}.json", {"run": "other-run", "holder": holder.record(), "at": 0}
+    )
+
+
+def test_a_free_step_is_taken_and_then_held(storage: Storage) -> None:
+    lease = _take(LeaseBook(storage, "s"))
+    assert lease.number == 1
+    found = LeaseBook(storage, "s").acquire("b-run")
+    assert isinstance(found, Held) and found.run == "a-run"
+
+
+def test_a_lease_that_was_ended_is_taken_at_once(storage: Storage) -> None:
+    with _take(LeaseBook(storage, "s")):
+        pass
+    assert _take(LeaseBook(storage, "s")).number == 2
+
+
+def test_a_holder_whose_process_was_killed_is_replaced_at_once(storage: Storage) -> None:
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(target=_hold_for_ever, args=(storage,))
+    child.start()
+    while LeaseBook(storage, "s").highest() == 0:
+        pass
+    assert isinstance(LeaseBook(storage, "s").acquire("b"), Held)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    assert _take(LeaseBook(storage, "s")).number == 2
+
+
+def _hold_for_ever(storage: Storage) -> None:
+    with _take(LeaseBook(storage, "s")):
+        threading.Event().wait()
+
+
+def test_another_process_with_the_same_pid_is_not_the_holder(storage: Storage) -> None:
+    me = Holder.here()
+    impostor = Holder(**{**me.record(), "started": "0"})
+    assert not me.gone()
+    assert impostor.gone()
+
+
+def test_a_holder_elsewhere_is_believed_until_its_heartbeat_stands_still(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(lease_module.time, "monotonic", lambda: now)
+    _elsewhere(storage, 1)
+    book = LeaseBook(storage, "s", ttl=30)
+    assert isinstance(book.acquire("b"), Held)
+    now += 29
+    storage.write_bytes("s/lease/000001.beat", b"1")
+    assert isinstance(book.acquire("b"), Held)
+    now += 29
+    assert isinstance(book.acquire("b"), Held)
+    now += 2
+    assert _take(book).number == 2
+
+
+def test_a_superseded_attempt_knows_and_cannot_publish(storage: Storage) -> None:
+    first = _take(LeaseBook(storage, "s"))
+    assert first.is_current()
+    _elsewhere(storage, 2)
+    assert not first.is_current()
+    with pytest.raises(Superseded):
+        first.seal({"x": 1})
+    assert isinstance(LeaseBook(storage, "s").look(), Held)
+
+
+def test_a_sealed_step_cannot_be_taken(storage: Storage) -> None:
+    with _take(LeaseBook(storage, "s")) as lease:
+        lease.seal({"x": 1})
+    found = LeaseBook(storage, "s").acquire("b")
+    assert isinstance(found, Sealed) and found.receipt == {"x": 1}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from(["acquire", "end", "seal"]), min_size=1, max_size=12))
+def test_at_most_one_receipt_whatever_the_order_of_events(events: list[str]) -> None:
+    """Any interleaving of take-overs, endings and publications by all attempts that ever held the step."""
+    storage = Storage(f"memory://{os.urandom(8).hex()}")
+    attempts: list[Lease] = []
+    receipts = []
+    for event in events:
+        if event == "acquire":
+            taken = LeaseBook(storage, "s").acquire("r")
+            if isinstance(taken, Lease):
+                attempts.append(taken)
+        elif attempts and event == "end":
+            storage.write_bytes(f"s/lease/{attempts[-1].number:06d}.end", b"")
+        elif event == "seal":
+            for attempt in attempts:  # every attempt tries, the superseded ones too
+                try:
+                    attempt.seal({"attempt": attempt.number})
+                    receipts.append(attempt.number)
+                except Superseded:
+                    continue
+    assert len(receipts) <= 1
+    if receipts:
+        found = LeaseBook(storage, "s").look()
+        assert isinstance(found, Sealed) and found.receipt == {"attempt": receipts[0]}

@@ -1,0 +1,221 @@
+"""The runner: order, cache, failure classes, cascade, and crashes at any point."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.dag.runner import Event, StepContext, run_steps
+from pipeline.dag.step import Step
+from pipeline.dag.store import step_store
+from pipeline.storage import Storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+def _step(
+    name: str, *needs: str, value: int = 0, after: tuple[str, ...] = (), milestone: int | None = None
+) -> Step:
+    return Step(
+        name=name,
+        kind="work",
+        version=1,
+        identity={"value": value},
+        needs=needs,
+        after=after,
+        milestone=milestone,
+    )
+
+
+def _run(steps: list[Step], storage: Storage, work: Any, **options: Any) -> tuple[Any, list[str]]:
+    events: list[Event] = []
+    outcome = run_steps(steps, storage, {"work": work}, run="r", on_event=events.append, **options)
+    return outcome, [f"{event.step.name}:{event.kind}" for event in events]
+
+
+def test_steps_run_in_order_and_leave_receipts(storage: Storage) -> None:
+    seen = []
+    steps = [_step("a"), _step("b", "a")]
+
+    def work(context: StepContext) -> dict[str, Any]:
+        seen.append(context.step.name)
+        return {"made": context.step.name}
+
+    outcome, events = _run(steps, storage, work)
+    assert outcome.ok and seen == ["a", "b"]
+    assert events == ["a:started", "a:done", "b:started", "b:done"]
+    receipt = step_store(storage, steps[1]).receipt()
+    assert receipt is not None and receipt["made"] == "b" and receipt["attempt"] == 1
+    assert step_store(storage, steps[0]).identity() == steps[0].described
+
+
+def test_a_second_run_does_nothing(storage: Storage) -> None:
+    steps = [_step("a"), _step("b", "a")]
+    _run(steps, storage, lambda context: {})
+    _, events = _run(steps, storage, lambda context: pytest.fail("ran again"))
+    assert events == ["a:cached", "b:cached"]
+
+
+def test_a_changed_identity_is_another_step(storage: Storage) -> None:
+    _run([_step("a", value=1)], storage, lambda context: {})
+    _, events = _run([_step("a", value=2)], storage, lambda context: {})
+    assert events == ["a:started", "a:done"]
+
+
+def test_bad_input_is_not_retried_and_blocks_only_what_needs_it(storage: Storage) -> None:
+    steps = [_step("a"), _step("b", "a"), _step("c", "b"), _step("d", after=("a",))]
+    calls = []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        calls.append(context.step.name)
+        if context.step.name == "a":
+            raise ValueError("source x: no documents; check its location")
+        return {}
+
+    outcome, events = _run(steps, storage, work)
+    assert calls == ["a", "d"]
+    assert events == ["a:started", "a:failed", "b:blocked", "c:blocked", "d:started", "d:done"]
+    assert outcome.failed["a"].user and outcome.failed["a"].message.startswith("source x")
+    assert outcome.blocked == {"b": "a", "c": "a"}
+    failure = step_store(storage, steps[0]).failure()
+    assert failure is not None and failure["class"] == "user" and "Traceback" in failure["traceback"]
+
+
+def test_an_infrastructure_failure_is_retried_with_a_new_attempt(storage: Storage) -> None:
+    attempts = []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        attempts.append(context.attempt)
+        if len(attempts) < 3:
+            raise ConnectionError("node lost")
+        return {}
+
+    outcome, _ = _run([_step("a")], storage, work, retries=2)
+    assert outcome.ok and attempts == [1, 2, 3]
+
+
+def test_the_retry_budget_ends(storage: Storage) -> None:
+    attempts = []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        attempts.append(context.attempt)
+        raise ConnectionError("node lost")
+
+    outcome, _ = _run([_step("a")], storage, work, retries=1)
+    assert attempts == [1, 2]
+    assert outcome.failed["a"].message == "ConnectionError: node lost" and not outcome.failed["a"].user
+
+
+def test_a_trajectory_is_done_at_its_milestone_and_continued_by_a_later_stop(storage: Storage) -> None:
+    starts = []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        assert context.step.milestone is not None
+        starts.append(context.store.newest_milestone(context.step.milestone))
+        context.store.publish_milestone(context.step.milestone, {"step": context.step.milestone})
+        return {}
+
+    _run([_step("s", milestone=10)], storage, work)
+    _, events = _run([_step("s", milestone=10)], storage, work)
+    assert events == ["s:cached"]
+    _run([_step("s", milestone=15)], storage, work)
+    assert starts == [None, 10]
+    _, events = _run([_step("s", milestone=10)], storage, work)
+    assert events == ["s:cached"]
+
+
+def test_an_executor_that_forgets_its_milestone_is_a_failure(storage: Storage) -> None:
+    outcome, _ = _run([_step("s", milestone=10)], storage, lambda context: {}, retries=0)
+    assert "without its milestone" in outcome.failed["s"].message
+
+
+def test_a_superseded_attempt_publishes_nothing_and_the_runner_uses_the_winner(storage: Storage) -> None:
+    step = _step("a")
+
+    def work(context: StepContext) -> dict[str, Any]:
+        storage.create_json(f"{step.key}/lease/000002.json", {"receipt": {"attempt": 1, "by": "the other"}})
+        return {"by": "me"}
+
+    outcome, events = _run([step], storage, work)
+    assert outcome.ok and events == ["a:started", "a:waiting", "a:cached"]
+    receipt = step_store(storage, step).receipt()
+    assert receipt is not None and receipt["by"] == "the other"
+
+
+class _Crash(BaseException):
+    """The process dies here: nothing catches it."""
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_random_graphs_with_crashes_complete_every_step_exactly_once(data: st.DataObject) -> None:
+    """No step completes twice, none is lost, and no receipt is there without its data."""
+    storage = Storage(f"memory://{uuid.uuid4().hex}")
+    count = data.draw(st.integers(1, 6))
+    steps = [
+        _step(
+            f"s{i}",
+            *(f"s{j}" for j in range(i) if data.draw(st.booleans())),
+            value=data.draw(st.integers(0, 3)),
+        )
+        for i in range(count)
+    ]
+    crash_points = data.draw(st.sets(st.integers(0, 3 * count), max_size=4))
+    completions: list[str] = []
+    clock = 0
+
+    def work(context: StepContext) -> dict[str, Any]:
+        nonlocal clock
+        for name in context.step.needs:
+            assert step_store(storage, context.steps[name]).receipt() is not None
+        for phase in ("before data", "after data"):
+            clock += 1
+            if clock in crash_points:
+                raise _Crash(phase)
+            if phase == "before data":
+                storage.write_bytes(f"{context.step.key}/attempts/{context.attempt}", b"data")
+        completions.append(context.step.name)
+        return {"data": f"{context.step.key}/attempts/{context.attempt}"}
+
+    for _ in range(len(crash_points) + 1):
+        try:
+            outcome = run_steps(steps, storage, {"work": work}, run="r", on_event=lambda event: None)
+            assert outcome.ok
+            break
+        except _Crash:
+            continue
+    assert sorted(completions) == sorted({step.name for step in steps})
+    for step in steps:
+        receipt = step_store(storage, step).receipt()
+        assert receipt is not None and storage.exists(receipt["data"])
+
+
+@pytest.mark.parametrize("runners", [4])
+def test_several_runners_at_once_compute_every_step_once(storage: Storage, runners: int) -> None:
+    steps = [_step("a"), _step("b", "a"), _step("c")]
+    computed: list[str] = []
+    outcomes = []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        computed.append(context.step.name)
+        return {}
+
+    def runner() -> None:
+        outcomes.append(run_steps(steps, storage, {"work": work}, run="r", on_event=lambda event: None).ok)
+
+    threads = [threading.Thread(target=runner) for _ in range(runners)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [True] * runners
+    assert sorted(computed) == ["a", "b", "c"]

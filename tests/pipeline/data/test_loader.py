@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.data.errors import ShardError
+from pipeline.data.loader import DIGEST_MODULUS, IGNORE_INDEX, WindowLoader
+from pipeline.data.shards import map_tokens
+from pipeline.storage import Storage
+
+T = 64
+G = 12
+
+
+@pytest.fixture(scope="module")
+def loader(stdlib_storage, code, prose) -> WindowLoader:
+    return make(stdlib_storage, code, prose)
+
+
+def make(storage, code, prose, **changes) -> WindowLoader:
+    settings = {
+        "outputs": {"code": code.output, "prose": prose.output},
+        "weights": {"code": 0.25, "prose": 0.75},
+        "block": 64,
+        "seed": 7,
+        "sequence_length": T,
+        "global_batch_tokens": G * T,
+    }
+    return WindowLoader(storage=storage, **{**settings, **changes})
+
+
+def global_batch(loader, step, world_size, micro_batch_size):
+    """All real rows of a global batch, by position."""
+    rows = {}
+    for rank in range(world_size):
+        done = 0
+        for micro in loader.batch(step, rank, world_size, micro_batch_size):
+            for row in range(micro.real):
+                rows[rank + (done + row) * world_size] = micro.input_ids[row]
+            done += micro.real
+    return torch.stack([rows[i] for i in sorted(rows)])
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(step=st.integers(0, 500), world_size=st.integers(1, 15), micro=st.integers(1, 14))
+def test_a_global_batch_does_not_depend_on_world_size_or_micro_batch(loader, step, world_size, micro):
+    assert torch.equal(global_batch(loader, step, world_size, micro), global_batch(loader, step, 1, G))
+    batches = [loader.batch(step, rank, world_size, micro) for rank in range(world_size)]
+    digests = sum(batch.digest for rank in batches for batch in rank) % DIGEST_MODULUS
+    assert digests == loader.batch(step, 0, 1, G)[0].digest
+    shapes = {tuple(batch.input_ids.shape for batch in rank) for rank in batches}
+    assert len(shapes) == 1, "every rank makes the same number of equally shaped forward passes"
+    assert all(shape[0] <= micro for shape in next(iter(shapes)))
+    labels = sum(int((batch.labels != IGNORE_INDEX).sum()) for rank in batches for batch in rank)
+    assert labels == loader.labels_per_batch
+
+
+def test_labels_are_the_inputs_shifted_inside_the_window_and_padding_rows_have_none(loader):
+    micros = loader.batch(0, 4, 5, 2)
+    assert [micro.real for micro in micros] == [2, 0]
+    for micro in micros:
+        assert micro.input_ids.dtype == micro.labels.dtype == torch.int64
+        assert torch.equal(micro.labels[: micro.real, :-1], micro.input_ids[: micro.real, 1:])
+        assert (micro.labels[: micro.real, -1] == IGNORE_INDEX).all()
+        assert (micro.labels[micro.real :] == IGNORE_INDEX).all()
+
+
+def test_rows_are_the_windows_that_the_order_names(loader, stdlib_storage, code, prose):
+    draws = loader.order.at(np.arange(3 * G, 4 * G))
+    batch = loader.batch(3, 0, 1, G)[0]
+    streams = {}
+    for name, manifest in (("code", code), ("prose", prose)):
+        streams[name] = [
+            stream[i * T : (i + 1) * T]
+            for entry in manifest.shards
+            for stream in [map_tokens(stdlib_storage.local_path(f"{manifest.output}/{entry.key}"), entry)]
+            for i in range(entry.tokens // T)
+        ]
+    for row in range(G):
+        window = streams[loader.order.sources[draws.source[row]]][draws.window[row]]
+        assert batch.input_ids[row].tolist() == window.tolist()
+
+
+def test_a_resumed_run_sees_what_an_uninterrupted_one_sees(loader, stdlib_storage, code, prose):
+    ahead = [loader.batch(step, 1, 2, 3) for step in range(6)]
+    resumed = make(stdlib_storage, code, prose)
+    for step in (4, 5):
+        for one, two in zip(ahead[step], resumed.batch(step, 1, 2, 3), strict=True):
+            assert torch.equal(one.input_ids, two.input_ids) and one.digest == two.digest
+
+
+def test_the_digest_tells_order_and_content_apart(loader, stdlib_storage, code, prose):
+    other = make(stdlib_storage, code, prose, seed=8)
+    digests = {loader.batch(step, 0, 1, G)[0].digest for step in range(5)}
+    digests |= {other.batch(step, 0, 1, G)[0].digest for step in range(5)}
+    assert len(digests) == 10 and all(0 <= digest < DIGEST_MODULUS for digest in digests)
+
+
+def test_remote_shards_give_the_same_batches_by_ranged_reads(loader, stdlib_storage, code, prose):
+    remote = Storage("memory://loader-test")
+    for manifest in (code, prose):
+        for key in stdlib_storage.keys(manifest.output):
+            remote.write_bytes(key, stdlib_storage.read_bytes(key))
+    other = make(remote, code, prose)
+    assert torch.equal(other.batch(2, 0, 2, 6)[0].input_ids, loader.batch(2, 0, 2, 6)[0].input_ids)
+
+
+def test_the_fixed_batch_is_the_beginning_of_the_order(loader):
+    assert torch.equal(loader.fixed_batch(G), loader.batch(0, 0, 1, G)[0].input_ids)
+
+
+def test_the_supply_in_steps_is_where_the_first_source_runs_out(loader):
+    steps = loader.steps_supply(1.0)
+    fits = loader.order.draws(steps * G)
+    exceeds = loader.order.draws((steps + 1) * G)
+    assert all(fits[name] <= loader.order.windows[name] for name in fits)
+    assert any(exceeds[name] > loader.order.windows[name] for name in exceeds)
+    assert loader.steps_supply(2.0) > steps
+
+
+def test_manifests_are_checked_against_shards_before_the_first_step(stage_files, store, lines):
+    manifest = stage_files({"a.jsonl": lines(*(f"a text with number {i}" for i in range(300)))})
+    settings = {
+        "weights": {"a": 1.0},
+        "block": 4,
+        "seed": 0,
+        "sequence_length": 16,
+        "global_batch_tokens": 64,
+    }
+    WindowLoader(storage=store, outputs={"a": manifest.output}, **settings)
+    key = f"{manifest.output}/{manifest.shards[0].key}"
+    store.write_bytes(key, store.read_bytes(key)[:-100])
+    with pytest.raises(ShardError, match="it was cut short"):
+        WindowLoader(storage=store, outputs={"a": manifest.output}, **settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"global_batch_tokens": T - 1}, "global_batch_tokens: 63 is not a multiple of sequence_length 64"),
+        ({"global_batch_tokens": T * 2 + 1}, "global_batch_tokens: 129"),
+        ({"weights": {"code": 1.0, "math": 1.0}}, r"mixture\.math: the source has not been staged"),
+        (
+            {"sequence_length": 1 << 20, "global_batch_tokens": 1 << 20},
+            r"mixture\.code: the source holds 0 windows",
+        ),
+    ],
+)
+def test_a_batch_that_cannot_be_is_refused(stdlib_storage, code, prose, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(stdlib_storage, code, prose, **changes)
