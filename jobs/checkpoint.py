@@ -81,8 +81,8 @@ def save_tensors(storage: Storage, key: str, tensors: dict[str, torch.Tensor]) -
 def load_tensors(storage: Storage, key: str, tensors: dict[str, torch.Tensor], files: dict[str, int]) -> None:
     """Fill `tensors` in place from the checkpoint under `key`, at any world size.
 
-    Raises IncompleteCheckpoint when a file is missing or has another size than its marker says, UnsafeCheckpoint for a
-    table of contents that is not one, and KeyError-like errors of DCP for a tensor the checkpoint does not hold.
+    Raises IncompleteCheckpoint when a file is missing or has another size than its marker says or a tensor is not in
+    it, and UnsafeCheckpoint for a table of contents that is not one.
     """
     found = _file_sizes(storage, key)
     if found != files:
@@ -92,6 +92,13 @@ def load_tensors(storage: Storage, key: str, tensors: dict[str, torch.Tensor], f
             f"{files.get(wrong[0], 'none')}; delete the milestone's marker to fall back to the one before"
         )
     reader = SafeFileReader(storage.uri(key)) if storage.local else SafeFsspecReader(storage.uri(key))
+    # Read here first: dcp.load would bury the reason of a refusal in an exception of its own.
+    held = reader.read_metadata().state_dict_metadata
+    absent = sorted(tensors.keys() - held.keys())
+    if absent:
+        raise IncompleteCheckpoint(
+            f"checkpoint {storage.uri(key)}: holds no tensor {absent[0]!r}; it was written by another model or optimizer"
+        )
     dcp.load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
 
 

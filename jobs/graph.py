@@ -38,6 +38,8 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
     for name, stage in recipe.stages.items():
         stages[name] = _stage_step(recipe, name, stages, shards, tuple(step.name for step in evaluations))
         steps.append(stages[name])
+        if not wants_evaluation(stage):
+            continue
         if not evaluations:
             evaluations.append(_evaluation_step(UNTRAINED, stages[name], 0, stage, shards))
             steps.append(evaluations[-1])
@@ -52,6 +54,11 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
 def used_sources(recipe: Recipe) -> tuple[str, ...]:
     """Sources that some stage mixes, sorted."""
     return tuple(sorted({source for stage in recipe.stages.values() for source in stage.mixture}))
+
+
+def wants_evaluation(stage: StageSpec) -> bool:
+    """Whether there is anything to measure after the stage."""
+    return bool(stage.evaluation.suites) or stage.evaluation.heldout_tokens > 0
 
 
 def tokenizer_sources(recipe: Recipe) -> tuple[str, ...]:

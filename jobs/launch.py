@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -12,7 +13,7 @@ from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
 from jobs.ray_session import ray_session
-from jobs.runs import record_run
+from jobs.runs import check_run_name, record_run
 from pipeline.dag.plan import PlannedStep, make_plan
 from pipeline.dag.runner import Outcome, run_steps
 from pipeline.dag.step import Step
@@ -62,16 +63,20 @@ def pin_sources(storage: Storage, recipe: Recipe, say: Callable[[str], None]) ->
     return pins
 
 
-def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
-    """Raises SuiteError for an evaluation suite that does not exist."""
+def check_suites(recipe: Recipe) -> None:
+    """Raise SuiteError for an evaluation suite that does not exist."""
     for stage in recipe.stages.values():
         for suite in stage.evaluation.suites:
             find_suite(suite)
+
+
+def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
     return Planned(recipe=recipe, pins=pins, steps=build_graph(recipe, pins), run=run_name(recipe, pins))
 
 
 def plan_recipe(storage: Storage, recipe: Recipe) -> tuple[Planned, list[PlannedStep]]:
     """The plan, from what is known now. Writes nothing."""
+    check_suites(recipe)
     planned = resolve(recipe, known_pins(storage, recipe))
     return planned, make_plan(planned.steps, storage)
 
@@ -85,9 +90,11 @@ def run_recipe(
     say: Callable[[str], None],
 ) -> tuple[Planned, Outcome]:
     """Pin, record and run every step that is not done. Raises Stopped when told to stop."""
-    # Ray's task of this process would be reported lost rather than interrupted, so stopping is an exception here.
     from jobs.steps import executors
 
+    check_suites(recipe)
+    if name is not None:
+        check_run_name(name)
     storage.probe()
     planned = resolve(recipe, pin_sources(storage, recipe, say))
     run = name or planned.run
@@ -95,25 +102,31 @@ def run_recipe(
     rows = make_plan(planned.steps, storage)
     waiting = [row for row in rows if row.state != "done"]
     say(f"run {run} in {storage.url}: {len(rows)} steps, {len(rows) - len(waiting)} done already")
+    with RunDisplay(storage, len(rows)) as display:
+        if not waiting:
+            outcome = run_steps(planned.steps, storage, {}, run=run, on_event=display.on_event)
+        else:
+            with ray_session(recipe.runtime), _stoppable():
+                outcome = run_steps(
+                    planned.steps,
+                    storage,
+                    executors(recipe),
+                    run=run,
+                    on_event=display.on_event,
+                    retries=recipe.runtime.retries,
+                )
+    return Planned(recipe=recipe, pins=planned.pins, steps=planned.steps, run=run), outcome
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGINT and SIGTERM raise Stopped in the block. Entered after Ray, which installs handlers of its own."""
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with RunDisplay(storage, len(rows)) as display:
-            if not waiting:
-                outcome = run_steps(planned.steps, storage, {}, run=run, on_event=display.on_event)
-            else:
-                with ray_session(recipe.runtime):
-                    outcome = run_steps(
-                        planned.steps,
-                        storage,
-                        executors(recipe),
-                        run=run,
-                        on_event=display.on_event,
-                        retries=recipe.runtime.retries,
-                    )
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return Planned(recipe=recipe, pins=planned.pins, steps=planned.steps, run=run), outcome
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

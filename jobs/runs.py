@@ -6,6 +6,7 @@ deleted is what no record names.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,15 @@ from curriculum.load import plain
 from curriculum.schema import Recipe
 from pipeline.dag.step import Step
 from pipeline.storage import Storage
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def check_run_name(name: str) -> None:
+    """Raise RecipeError for a name that could not be a folder of its own."""
+    if not _NAME.fullmatch(name):
+        raise RecipeError(f"--name: {name!r} is not a name; use letters, digits, '-', '_' and '.'")
 
 
 def record_run(

@@ -57,7 +57,9 @@ class Sampler:
         if self.sampling.temperature == 0:
             return logits.argmax(-1).tolist()
         share = probabilities(logits, self.sampling).cpu()
-        return [int(torch.multinomial(p, 1, generator=g)) for p, g in zip(share, self.generators, strict=True)]
+        return [
+            int(torch.multinomial(p, 1, generator=g)) for p, g in zip(share, self.generators, strict=True)
+        ]
 
 
 def generate(
@@ -111,7 +113,9 @@ def _prefill(
         if len(prompt) == 0:
             raise ValueError(f"prompt {row} is empty: give at least one token (the end-of-text token, say)")
     lengths = [len(prompt) for prompt in prompts]
-    padded = torch.zeros(len(prompts), max(lengths), dtype=torch.long)  # on the right, as chunks are counted from 0
+    padded = torch.zeros(
+        len(prompts), max(lengths), dtype=torch.long
+    )  # on the right, as chunks are counted from 0
     for row, prompt in enumerate(prompts):
         padded[row, : len(prompt)] = torch.tensor(prompt)
     session = GenerationSession(model, len(prompts), max(lengths) + max_new_tokens)
@@ -120,7 +124,11 @@ def _prefill(
 
 
 def _run(
-    model: NCPModel, prompts: Sequence[Sequence[int]], max_new_tokens: int, sampling: Sampling, eos_id: int | None
+    model: NCPModel,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    eos_id: int | None,
 ) -> list[list[int]]:
     if not prompts:
         return []

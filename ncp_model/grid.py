@@ -167,6 +167,22 @@ class TokenGrid:
         return x.squeeze(2)
 
 
+class ChunkGather:
+    """During generation: chunks whose tokens lie at `members` int64 [B, M * k] of a buffer of states."""
+
+    def __init__(self, members: Tensor, chunk_size: int) -> None:
+        self.members, self.chunk_size = members, chunk_size
+
+    def pool(self, x: Tensor) -> Tensor:
+        """As AlignedGrid.pool, for x [B, buffer, d]."""
+        return _mean(take(x, self.members).unflatten(1, (-1, self.chunk_size)))
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """x[b, index[b, i]]: x [B, m, ..], index int64 [B, n] -> [B, n, ..]."""
+    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), index]
+
+
 ChunkGrid = AlignedGrid | DocumentGrid
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ncp_model.grid import ChunkGrid, make_grid
+from ncp_model.grid import AlignedGrid, ChunkGrid, make_grid
 
 IGNORE = -100
 # Logits in one piece of the chunked cross entropy: 2**20 float32 values, 4 MiB.
@@ -50,7 +50,7 @@ def valid_chunks(labels: Tensor, grid: ChunkGrid) -> Tensor:
     """
     predicts = labels != IGNORE
     predicted = torch.cat((predicts[:, :1], predicts[:, :-1]), dim=1)
-    if not hasattr(grid, "doc_starts"):
+    if isinstance(grid, AlignedGrid):
         return grid.valid_chunks(predicted)
     return grid.valid_chunks(torch.where(grid.positions == 0, predicts, predicted))
 

@@ -9,15 +9,14 @@ With `concept.enabled: false` the same module is the plain OLMo 3 stack.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from curriculum.model_spec import ModelSpec
-from ncp_model.grid import ChunkGrid, TokenGrid, make_grid
+from ncp_model.grid import ChunkGather, ChunkGrid, TokenGrid, make_grid
 from ncp_model.init import initialize_weights
 from ncp_model.layers import AttentionPattern, LayerCache, RMSNorm
 from ncp_model.losses import (
@@ -36,8 +35,7 @@ from ncp_model.quantizer import ConceptPredictor
 from ncp_model.residual import Fusion, RouteNorms, row_sources, token_sources
 from ncp_model.towers import ConceptLayer, DecoderLayer, EncoderLayer
 
-Caches = Iterable[LayerCache | None]
-NO_CACHES: Caches = repeat(None)
+Caches = Sequence[LayerCache]  # one for each layer of a tower
 
 
 class NCPModel(nn.Module):
@@ -103,11 +101,11 @@ class NCPModel(nn.Module):
 
     @staticmethod
     def run_tower(
-        layers: nn.ModuleList, x: Tensor, pattern: AttentionPattern, caches: Caches = NO_CACHES
+        layers: nn.ModuleList, x: Tensor, pattern: AttentionPattern, caches: Caches | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """Run layers that read nothing but their own tower: output, and the raw output of each layer, [B, T, d]."""
         history = [x]
-        for layer, cache in zip(layers, caches, strict=False):
+        for layer, cache in zip(layers, caches or [None] * len(layers), strict=True):
             raw, x = layer(x, history, pattern, cache)
             history.append(raw)
         return x, history[1:]
@@ -116,9 +114,9 @@ class NCPModel(nn.Module):
         self,
         h: Tensor,
         encoder_raw: Sequence[Tensor],
-        grid: ChunkGrid,
+        grid: ChunkGrid | ChunkGather,
         pattern: AttentionPattern,
-        caches: Caches = NO_CACHES,
+        caches: Caches | None = None,
     ) -> ConceptOutput:
         """Pool h [B, T, d] into chunks and predict, from chunks 0 .. j, concept j + 1 (NCP spec 2.3 - 2.5)."""
         pooled = grid.pool(h)
@@ -128,7 +126,7 @@ class NCPModel(nn.Module):
             read = [grid.pool(raw) for raw in encoder_raw[:-1]]
             sources = token_sources(read, self.route_norms.encoder_to_concept)
         y, history = z, [z]
-        for layer, cache in zip(self.concept, caches, strict=False):
+        for layer, cache in zip(self.concept, caches or [None] * len(self.concept), strict=True):
             raw, y = layer(y, history, pattern, sources, cache)
             history.append(raw)
         prediction = self.predictor(self.concept_norm(y), z)
@@ -153,7 +151,7 @@ class NCPModel(nn.Module):
         raw_rows: Tensor,
         grid: ChunkGrid | TokenGrid,
         pattern: AttentionPattern,
-        caches: Caches = NO_CACHES,
+        caches: Caches | None = None,
     ) -> Tensor:
         """Fuse h [B, T, d] with the concept rows and run the decoder (NCP spec 2.6, 2.10)."""
         x = h + grid.spread(rows) if self.fusion is None else self.fusion(h, rows, grid)
@@ -162,7 +160,7 @@ class NCPModel(nn.Module):
             encoder_sources = token_sources(encoder_raw, self.route_norms.encoder_to_decoder)
             concept_sources = row_sources(raw_rows, self.route_norms.concept_to_decoder, grid)
         history = [x]
-        for layer, cache in zip(self.decoder, caches, strict=False):
+        for layer, cache in zip(self.decoder, caches or [None] * len(self.decoder), strict=True):
             raw, x = layer(x, history, pattern, grid, rows, encoder_sources, concept_sources, cache)
             history.append(raw)
         return x

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ncp_model.grid import TokenGrid, window_size
+from ncp_model.grid import ChunkGather, TokenGrid, take, window_size
 from ncp_model.layers import AttentionPattern, rotary_angles, visibility
 from ncp_model.model import NCPModel, check_input
-from ncp_model.residual import token_sources
 
 
 class SlotCache:
@@ -56,12 +55,16 @@ class GenerationSession:
         spec = self.spec
 
         def caches(layers: int, capacity: int) -> list[SlotCache]:
-            return [SlotCache(batch_size, capacity, spec.num_heads, spec.head_dim, weight) for _ in range(layers)]
+            return [
+                SlotCache(batch_size, capacity, spec.num_heads, spec.head_dim, weight) for _ in range(layers)
+            ]
 
         self.ids = torch.zeros(batch_size, max_length + 1, dtype=torch.long, device=self.device)
         self.lengths = torch.zeros(batch_size, dtype=torch.long, device=self.device)
         self.concept_steps = 0
-        self.decoder_caches = caches(spec.decoder_layers if spec.concept.enabled else spec.token_layers, max_length)
+        self.decoder_caches = caches(
+            spec.decoder_layers if spec.concept.enabled else spec.token_layers, max_length
+        )
         self.encoder_caches: list[SlotCache] = []
         self.concept_caches: list[SlotCache] = []
         if not spec.concept.enabled:
@@ -90,7 +93,7 @@ class GenerationSession:
         if batch != len(self.lengths):
             raise ValueError(f"ids holds {batch} sequences: the session has {len(self.lengths)}")
         counts = torch.full_like(self.lengths, n) if counts is None else counts.to(self.device)
-        longest = int((self.lengths + counts).max())
+        longest = max(int((self.lengths + counts).max()), 1)
         if longest > self.max_length:
             raise ValueError(f"a sequence would reach {longest} tokens: max_length is {self.max_length}")
         positions, slots = self._place(self.lengths, counts, n, self.max_length)
@@ -105,13 +108,13 @@ class GenerationSession:
             h, encoder_raw = self._encode(x, pattern, slots, longest)
             self._predict_concepts([h, *encoder_raw[:-1]], counts)
             read = ((positions + 1) // self.spec.concept.chunk_size).clamp(max=self.max_chunks)
-            rows, raw_rows = _take(self.rows, read), _take(self.raw_rows, read)
+            rows, raw_rows = take(self.rows, read), take(self.raw_rows, read)
             hidden = self.model.decode(
                 h, encoder_raw, rows, raw_rows, TokenGrid(), pattern, self.decoder_caches
             )
         self.lengths = self.lengths + counts
         if last_only:
-            hidden = _take(hidden, (counts - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
+            hidden = take(hidden, (counts - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
         return self.model.lm_head(self.model.final_norm(hidden))
 
     @torch.no_grad()
@@ -191,19 +194,21 @@ class GenerationSession:
         m = int(completed.max())
         if m > 0:
             members = since_chunk_start(torch.arange(m * k, device=self.device).expand(len(counts), -1))
-            pool = ChunkGatherGrid(members, k)
+            pool = ChunkGather(members, k)
             numbers, slots = self._place(first, completed, m, self.max_chunks)
             visible = int((first + completed).max())
             pattern = self._pattern(numbers, visible, self.spec.concept.rope_stride)
             _aim(self.concept_caches, slots, visible)
-            concept = self.model.predict_concepts(window[0], [*window[1:], window[0]], pool, pattern, self.concept_caches)
+            concept = self.model.predict_concepts(
+                window[0], [*window[1:], window[0]], pool, pattern, self.concept_caches
+            )
             rows = torch.where(slots < self.max_chunks, slots + 1, self.max_chunks + 1)
             batch = torch.arange(len(counts), device=self.device).unsqueeze(1)
             self.rows[batch, rows] = concept.predicted
             self.raw_rows[batch, rows] = torch.stack(concept.raw, dim=2)
             self.concept_steps += int(completed.sum())
         rest = since_chunk_start(completed.unsqueeze(1) * k + torch.arange(k, device=self.device))
-        self.pending = [_take(part, rest) for part in window]
+        self.pending = [take(part, rest) for part in window]
 
     def _replay(self, start: Tensor, counts: Tensor, n: int) -> None:
         """Recompute the encoder states of the chunk that a rollback re-opens, from its tokens."""
@@ -215,23 +220,6 @@ class GenerationSession:
         states = [h, *encoder_raw[:-1]]
         for index, old in enumerate(self.pending):
             self.pending[index] = torch.where(reopened, _padded(states[index], old.shape[1]), old)
-
-
-class ChunkGatherGrid:
-    """Pools chunks whose tokens lie at given indices of a buffer."""
-
-    def __init__(self, members: Tensor, chunk_size: int) -> None:
-        self.members, self.chunk_size = members, chunk_size
-
-    def pool(self, x: Tensor) -> Tensor:
-        """As AlignedGrid.pool, for x [B, buffer, d]."""
-        tokens = _take(x, self.members).unflatten(1, (-1, self.chunk_size))
-        return tokens.mean(2, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """x[b, index[b, i]]: x [B, m, ..], index [B, n] -> [B, n, ..]."""
-    return x[torch.arange(x.shape[0], device=x.device).unsqueeze(1), index]
 
 
 def _padded(x: Tensor, length: int) -> Tensor:

@@ -11,7 +11,8 @@ import json
 from dataclasses import dataclass
 
 from curriculum.schema import DataSpec
-from pipeline.data.pins import Pin, PinnedFile
+from pipeline.data.objects import PinnedFile
+from pipeline.data.pins import Pin
 
 
 @dataclass(frozen=True, kw_only=True)

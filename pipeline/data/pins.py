@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,6 +19,7 @@ from curriculum.schema import SourceSpec
 from pipeline.data.builtin import BUILTIN
 from pipeline.data.errors import SourceError
 from pipeline.data.globs import select
+from pipeline.data.objects import PinnedFile, fixed_revision, list_objects
 from pipeline.storage import Storage, StorageError
 
 PIN_FORMAT = 1
@@ -27,26 +27,6 @@ PART_BYTES = 1 << 20
 """Uncompressed bytes of a builtin part: small, so that even the demo has several units of staging work."""
 
 _READ_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class PinnedFile:
-    """One file of a source."""
-
-    path: str
-    """Relative to the location, with forward slashes."""
-    size: int
-    """Bytes as stored, compressed."""
-    sha256: str = ""
-    """Of the bytes as stored; empty where only an etag is known."""
-    etag: str = ""
-    """The object store's own content tag, where hashing would mean downloading everything."""
-    content_size: int = 0
-    """Uncompressed bytes where known, else 0. Grouping prefers it: it does not depend on the compressor."""
-
-    @property
-    def weight(self) -> int:
-        return self.content_size or self.size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +61,10 @@ def load_pin(storage: Storage, name: str, spec: SourceSpec, location: str | None
         raise SourceError(
             f"sources.{name}: {storage.uri(key)} has pin format {record.get('format')!r}, not {PIN_FORMAT}"
         )
+    kept = not location or location == record["requested"]
     return Pin(
         source=name,
-        location=record["location"] if spec.builtin or not location else location,
+        location=record["location"] if spec.builtin or kept else location,
         builtin=spec.builtin is not None,
         files=tuple(PinnedFile(**file) for file in record["files"]),
         digest=record["digest"],
@@ -102,6 +83,7 @@ def make_pin(storage: Storage, name: str, spec: SourceSpec, location: str | None
     record = {
         "format": PIN_FORMAT,
         "source": name,
+        "requested": location,
         "location": pin.location,
         "files": [dataclasses.asdict(file) for file in pin.files],
         "digest": pin.digest,
@@ -121,32 +103,29 @@ def _resolve(name: str, spec: SourceSpec, location: str | None) -> Pin:
     if not location:
         raise SourceError(f"sources.{name}: no location; set runtime.locations.{name} to a directory or URL")
     try:
-        root = Storage(location)
-        paths = select(root.keys(""), spec.globs)
-    except (StorageError, OSError) as error:
+        root = Storage(fixed_revision(location))
+        found = list_objects(root)
+    except (StorageError, OSError, ValueError) as error:
         raise SourceError(f"runtime.locations.{name}: {location!r} cannot be listed ({error})") from error
+    paths = select(found, spec.globs)
     if not paths:
         raise SourceError(
             f"sources.{name}: no file below {location!r} matches {', '.join(spec.globs)}; "
             f"check runtime.locations.{name} and sources.{name}.globs"
         )
-    files = tuple(_pin_file(root, path) for path in paths)
+    files = tuple(_hashed(root, path) if root.local else found[path] for path in paths)
     digest = content_digest([(file.path, file.size, file.sha256 or file.etag) for file in files])
     return Pin(source=name, location=root.url, builtin=False, files=files, digest=digest)
 
 
-def _pin_file(root: Storage, path: str) -> PinnedFile:
-    if root.local:
-        digest, size = hashlib.sha256(), 0
-        with root.open_read(path) as file:
-            while chunk := file.read(_READ_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
-        return PinnedFile(path=path, size=size, sha256=digest.hexdigest())
-    info: dict[str, Any] = root.fs.info(root.path(path))
-    return PinnedFile(
-        path=path, size=info["size"], etag=str(info.get("ETag") or info.get("etag") or "").strip('"')
-    )
+def _hashed(root: Storage, path: str) -> PinnedFile:
+    """Local files have no content tag of their own, so they are read once."""
+    digest, size = hashlib.sha256(), 0
+    with root.open_read(path) as file:
+        while chunk := file.read(_READ_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return PinnedFile(path=path, size=size, sha256=digest.hexdigest())
 
 
 def _lay_out_builtin(storage: Storage, name: str, builtin: str) -> Pin:

@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 
 from pipeline.data.counters import Counters
 from pipeline.data.errors import DamagedFile, SourceError
-from pipeline.data.pins import PinnedFile
+from pipeline.data.objects import PinnedFile
 from pipeline.data.quarantine import MAX_LINE_BYTES as HEAD_BYTES
 from pipeline.data.quarantine import Quarantine
 from pipeline.data.verified import open_verified, open_verified_seekable

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 from pipeline.data.errors import ChangedSincePinned
-from pipeline.data.pins import PinnedFile
+from pipeline.data.objects import PinnedFile
 from pipeline.storage import Storage
 
 _DRAIN_BYTES = 1 << 20

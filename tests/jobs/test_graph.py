@@ -40,9 +40,9 @@ def test_changing_stage_2_leaves_everything_before_it_alone() -> None:
 
 
 def test_raising_the_stop_of_stage_1_keeps_its_trajectory_and_moves_what_hangs_on_its_end() -> None:
-    assert _changed("stage1.tokens=1638400") == {"stage1-eval", "stage2", "stage2-eval", "report"}
-    steps = {step.name: step for step in build_graph(load_recipe("demo", ["stage1.tokens=1638400"]), PINS)}
-    assert steps["stage1"].milestone == 400
+    assert _changed("stage1.tokens=1228800") == {"stage1-eval", "stage2", "stage2-eval", "report"}
+    steps = {step.name: step for step in build_graph(load_recipe("demo", ["stage1.tokens=1228800"]), PINS)}
+    assert steps["stage1"].milestone == 300
 
 
 def test_moving_the_horizon_is_another_trajectory() -> None:
@@ -82,4 +82,4 @@ def test_a_run_is_named_after_its_recipe_and_what_it_asks_for() -> None:
     name = run_name(load_recipe("demo"), PINS)
     assert name.startswith("demo-") and len(name) == len("demo-") + 6
     assert run_name(load_recipe("demo", ["runtime.num_workers=5"]), PINS) == name
-    assert run_name(load_recipe("demo", ["stage1.tokens=1638400"]), PINS) != name
+    assert run_name(load_recipe("demo", ["stage1.tokens=1228800"]), PINS) != name

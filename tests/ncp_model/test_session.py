@@ -23,7 +23,9 @@ VARIANTS = {
         concept=dataclasses.replace(TINY.concept, mix="raw_logits", rope_stride=4),
         irc=IrcSpec(decoder_softmax=True, cond="delta"),
     ),
-    "no_routes": dataclasses.replace(DEEP, fusion="add", irc=IrcSpec(enabled=False), crc=CrcSpec(enabled=False)),
+    "no_routes": dataclasses.replace(
+        DEEP, fusion="add", irc=IrcSpec(enabled=False), crc=CrcSpec(enabled=False)
+    ),
     "hidden_readout": dataclasses.replace(
         DEEP, qk_norm="head", concept=dataclasses.replace(TINY.concept, chunk_size=3, readout="hidden")
     ),

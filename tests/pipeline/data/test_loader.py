@@ -6,7 +6,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.data.errors import ShardError
 from pipeline.data.loader import DIGEST_MODULUS, IGNORE_INDEX, WindowLoader
 from pipeline.data.shards import map_tokens
 from pipeline.storage import Storage
@@ -119,22 +118,6 @@ def test_the_supply_in_steps_is_where_the_first_source_runs_out(loader):
     assert all(fits[name] <= loader.order.windows[name] for name in fits)
     assert any(exceeds[name] > loader.order.windows[name] for name in exceeds)
     assert loader.steps_supply(2.0) > steps
-
-
-def test_manifests_are_checked_against_shards_before_the_first_step(stage_files, store, lines):
-    manifest = stage_files({"a.jsonl": lines(*(f"a text with number {i}" for i in range(300)))})
-    settings = {
-        "weights": {"a": 1.0},
-        "block": 4,
-        "seed": 0,
-        "sequence_length": 16,
-        "global_batch_tokens": 64,
-    }
-    WindowLoader(storage=store, outputs={"a": manifest.output}, **settings)
-    key = f"{manifest.output}/{manifest.shards[0].key}"
-    store.write_bytes(key, store.read_bytes(key)[:-100])
-    with pytest.raises(ShardError, match="it was cut short"):
-        WindowLoader(storage=store, outputs={"a": manifest.output}, **settings)
 
 
 @pytest.mark.parametrize(

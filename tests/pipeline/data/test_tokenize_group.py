@@ -82,21 +82,3 @@ def test_a_file_that_changes_size_between_pin_and_run_is_an_error(tmp_path, toke
     with pytest.raises(ChangedSincePinned, match="no longer there"):
         stage(storage, "steps/web", pin, tokenizer, DataSpec())
     assert not storage.keys("steps/web/groups")
-
-
-def test_special_tokens_follow_the_source_and_the_document_still_ends_in_one_eos(
-    stage_files, store, tokenizer, lines
-):
-    text = "before<|endoftext|>after<|endoftext|>"
-    eos = tokenizer.eos_id
-    manifest = stage_files({"a.jsonl": lines(text)}, special_tokens="text")
-    (ids,) = read_documents(store, manifest.output, manifest.shards[0]).column(0).to_pylist()
-    assert ids.count(eos) == 1 and tokenizer.decode(ids[:-1]) == text
-
-
-def test_kept_special_tokens_are_control_tokens_and_no_second_eos_is_added(
-    stage_files, store, tokenizer, lines
-):
-    manifest = stage_files({"a.jsonl": lines("before<|endoftext|>after<|endoftext|>")}, special_tokens="keep")
-    (ids,) = read_documents(store, manifest.output, manifest.shards[0]).column(0).to_pylist()
-    assert ids.count(tokenizer.eos_id) == 2 and ids[-1] == tokenizer.eos_id != ids[-2]

@@ -1,0 +1,131 @@
+"""Running what a model wrote: one program in a sandbox of its own, thrown away afterwards (`sandbox_init`).
+
+What a program finds: no privileges, one user id (nobody), an empty environment, no network but a loopback that is
+down, processes of its own only, the operating system's /usr and Python read-only, and a small private /tmp. What it
+may use: CPU seconds, address space, file size, processes and wall time, all limited. Programs are *contained*, not
+outwitted: one that inspects its own interpreter could still claim to have passed.
+
+Where the kernel gives no such namespaces `run_program` refuses, unless told to run unsafely: then only the limits hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_INIT = Path(__file__).with_name("sandbox_init.py")
+
+
+class SandboxError(ValueError):
+    """Programs cannot be contained here; says why and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one program may use."""
+
+    wall_seconds: float = 10.0
+    cpu_seconds: int = 10
+    memory_bytes: int = 512 << 20
+    """Address space of each process."""
+    file_bytes: int = 8 << 20
+    """Of each file, the captured output among them."""
+    tmp_bytes: int = 32 << 20
+    """Of all files together."""
+    processes: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a program ended."""
+
+    passed: bool
+    """It ran to its last line and exited with 0."""
+    outcome: str
+    """passed, failed, timeout, or killed by <signal>."""
+    output: str
+    """The end of what it wrote to stdout and stderr."""
+
+
+def run_program(source: str, *, limits: Limits | None = None, unsafe: bool = False) -> Execution:
+    """Run Python source. Raises SandboxError where it cannot be contained, unless `unsafe`."""
+    if not unsafe and (reason := sandbox_missing()) is not None:
+        raise SandboxError(
+            f"execution: programs cannot be contained here ({reason}); run where unprivileged user namespaces are "
+            "allowed, or pass --unsafe-execution in a container you can throw away"
+        )
+    return _run(source, limits or Limits(), isolated=not unsafe)
+
+
+@functools.cache
+def sandbox_missing() -> str | None:
+    """Why programs cannot be contained here, or None if they can. Tried once, for real."""
+    if not sys.platform.startswith("linux"):
+        return f"{sys.platform} has no namespaces"
+    try:
+        result = _run("import sys", Limits(wall_seconds=120.0, cpu_seconds=60), isolated=True)
+    except SandboxError as error:
+        return str(error)
+    return (
+        None
+        if result.passed
+        else f"a trivial program ended as {result.outcome!r}: {result.output.strip()[-200:]}"
+    )
+
+
+def _run(source: str, limits: Limits, *, isolated: bool) -> Execution:
+    python = os.path.realpath(sys.executable)
+    with tempfile.TemporaryDirectory(prefix="ncp-program-") as directory:
+        job = {
+            "isolated": isolated,
+            "program": source.encode("utf-8", "surrogatepass").decode("utf-8", "replace"),
+            "token": secrets.token_hex(16),
+            "python": python,
+            "directory": directory,
+            "limits": dataclasses.asdict(limits),
+            **_system_paths(),
+        }
+        done = subprocess.run(
+            [python, "-I", "-S", str(_INIT)],
+            input=json.dumps(job).encode(),
+            capture_output=True,
+            env={},
+            timeout=limits.wall_seconds + 60,
+        )
+    verdict = (
+        json.loads(done.stdout)
+        if done.stdout
+        else {"error": done.stderr.decode(errors="replace").strip()[-300:]}
+    )
+    if "error" in verdict:
+        raise SandboxError(verdict["error"])
+    return Execution(passed=verdict["passed"], outcome=_outcome(verdict), output=verdict["output"])
+
+
+def _outcome(verdict: dict[str, object]) -> str:
+    status = verdict["status"]
+    if verdict["passed"]:
+        return "passed"
+    if status is None:
+        return "timeout"
+    assert isinstance(status, int)
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else "failed"
+
+
+@functools.cache
+def _system_paths() -> dict[str, object]:
+    """Directories bound read-only, and the symbolic links of a merged /usr."""
+    wanted = ["/usr", "/bin", "/sbin", "/lib", "/lib64", os.path.realpath(sys.base_prefix)]
+    links = {path: os.readlink(path) for path in wanted if os.path.islink(path)}
+    directories = [path for path in dict.fromkeys(wanted) if os.path.isdir(path) and path not in links]
+    bound = [path for path in directories if not any(path.startswith(other + "/") for other in directories)]
+    return {"read_only": bound, "links": links}

@@ -1,0 +1,232 @@
+"""Hostile programs are contained, whoever starts them. Each is written so that it passes only if it did its harm."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.evaluation import sandbox
+from jobs.evaluation.sandbox import Execution, Limits, SandboxError, run_program, sandbox_missing
+
+if reason := sandbox_missing():
+    pytest.skip(f"no sandbox here: {reason}", allow_module_level=True)
+
+TIGHT = Limits(wall_seconds=3.0, cpu_seconds=1, memory_bytes=256 << 20, file_bytes=1 << 20, tmp_bytes=4 << 20)
+
+FORK_BOMB = """
+import os, time
+children = 0
+while children < 100:
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+    children += 1
+"""
+ENDLESS_OUTPUT = "while True: print('x' * 10_000)"
+ENDLESS_LOOP = "while True: pass"
+SLEEPER = "import time; time.sleep(100)"
+MEMORY = "data = bytearray(2 << 30)"
+BIG_FILE = "open('/tmp/big', 'wb').write(bytes(64 << 20))"
+MANY_FILES = "\n".join(f"open('/tmp/f{n}', 'wb').write(bytes(1 << 20))" for n in range(8))
+QUIET_EXIT = "import os; os._exit(0)"
+KILL_EVERYTHING = "import os, signal; os.kill(-1, signal.SIGKILL)"
+KILL_INIT = """
+import os, signal, time
+os.kill(1, signal.SIGKILL)
+os.kill(1, signal.SIGTERM)
+time.sleep(0.2)
+os.kill(1, 0)
+assert False, 'init is still there'
+"""
+SECOND_USER_NAMESPACE = """
+import ctypes
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+"""
+PRIVILEGES = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+done = []
+for action in (lambda: os.setuid(0), lambda: os.chroot('/tmp'), lambda: os.mknod('/tmp/disk', 0o60600, os.makedev(254, 0))):
+    try:
+        action(); done.append(action)
+    except OSError:
+        pass
+assert done or libc.mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0
+"""
+WRITE_ANYWHERE = """
+import os
+written = []
+for directory in ('/', '/usr', '/usr/bin', '/dev', '/proc', os.path.dirname(os.__file__)):
+    try:
+        open(directory + '/ncp-was-here', 'w').close(); written.append(directory)
+    except OSError:
+        pass
+assert written
+"""
+CONTAINED = {
+    "fork bomb": FORK_BOMB,
+    "endless output": ENDLESS_OUTPUT,
+    "endless loop": ENDLESS_LOOP,
+    "sleeper": SLEEPER,
+    "memory": MEMORY,
+    "big file": BIG_FILE,
+    "many files": MANY_FILES,
+    "quiet exit": QUIET_EXIT,
+    "kill everything": KILL_EVERYTHING,
+    "kill init": KILL_INIT,
+    "second user namespace": SECOND_USER_NAMESPACE,
+    "privileges": PRIVILEGES,
+    "write anywhere": WRITE_ANYWHERE,
+}
+
+SYSTEM_PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", sys.executable)
+DRIVER = """
+import dataclasses, json, sys
+sys.path.insert(0, sys.argv[1])
+from sandbox import Limits, run_program, sandbox_missing
+job = json.load(sys.stdin)
+missing = sandbox_missing()
+done = None if missing else dataclasses.asdict(run_program(job["program"], limits=Limits(**job["limits"])))
+print(json.dumps({"missing": missing, "done": done}))
+"""
+
+
+def as_ordinary_user(program: str, directory: Path) -> Execution:
+    """Run the sandbox itself as nobody, from a copy of its two files and a Python that nobody may start."""
+    for name in ("sandbox.py", "sandbox_init.py"):
+        shutil.copy(Path(sandbox.__file__).with_name(name), directory / name)
+    for path in (directory, *directory.parents[:2]):
+        os.chmod(path, 0o755)
+    job = json.dumps({"program": program, "limits": dataclasses.asdict(TIGHT)})
+    user = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
+    python = next((path for path in SYSTEM_PYTHONS if _starts(path, user)), None)
+    if python is None:
+        pytest.skip("no Python here that an ordinary user may start")
+    ran = subprocess.run(
+        [python, "-c", DRIVER, str(directory)], input=job, capture_output=True, text=True, **user
+    )
+    answer = json.loads(ran.stdout) if ran.stdout else {"missing": ran.stderr, "done": None}
+    if answer["done"] is None:
+        pytest.skip(f"no sandbox for an ordinary user here: {answer['missing']}")
+    return Execution(**answer["done"])
+
+
+def _starts(python: str, user: dict) -> bool:
+    try:
+        return (
+            subprocess.run([python, "-c", "import dataclasses"], capture_output=True, **user).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+@pytest.fixture(params=["as is", "ordinary user"])
+def run(request: pytest.FixtureRequest, tmp_path: Path):
+    """Run a program as whoever runs the tests (root on many machines), and as an ordinary user."""
+    if request.param == "as is":
+        return lambda program: run_program(program, limits=TIGHT)
+    if os.geteuid() != 0:
+        pytest.skip("already an ordinary user")
+    return lambda program: as_ordinary_user(program, tmp_path)
+
+
+@pytest.mark.parametrize("name", CONTAINED)
+def test_a_hostile_program_does_no_harm(run, name: str) -> None:
+    result = run(CONTAINED[name])
+    assert not result.passed, result
+
+
+def test_an_honest_program_passes_and_may_use_its_tmp(run) -> None:
+    result = run(
+        "import json, math, os, tempfile\nopen('/tmp/x', 'w').write('1')\nassert os.listdir('/tmp')\nprint('fine')"
+    )
+    assert result.passed and "fine" in result.output
+
+
+def test_the_environment_is_empty(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCP_SECRET_KEY", "do-not-tell")
+    look = """
+import glob, os
+seen = str(os.environ)
+for path in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline'):
+    try:
+        seen += open(path, 'rb').read().decode(errors='replace')
+    except OSError:
+        pass
+assert 'do-not-tell' in seen or 'NCP_SECRET_KEY' in seen
+"""
+    assert not run(look).passed
+
+
+def test_files_of_the_machine_are_neither_seen_nor_deleted(run, tmp_path: Path) -> None:
+    canary = tmp_path / "canary.txt"
+    canary.write_text("alive")
+    os.chmod(canary, 0o666)
+    look = f"""
+import os, shutil
+for place in ('/home', '/root', '/var', '/srv', {str(tmp_path)!r}):
+    shutil.rmtree(place, ignore_errors=True)
+assert os.path.exists({str(canary)!r}) or os.path.exists('/etc/passwd')
+"""
+    assert not run(look).passed
+    assert canary.read_text() == "alive"
+
+
+def test_there_is_no_network(run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        look = f"import socket; socket.create_connection(('127.0.0.1', {port}), timeout=1)"
+        assert not run(look).passed
+
+
+def test_other_processes_are_not_seen(run) -> None:
+    assert not run(
+        f"import os; assert len([p for p in os.listdir('/proc') if p.isdigit()]) > 2 or os.path.exists('/proc/{os.getpid()}/fd')"
+    ).passed
+
+
+def test_what_a_program_leaves_running_dies_with_it(tmp_path: Path) -> None:
+    marker = f"ncp-left-behind-{os.getpid()}"
+    daemon = f"""
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(60)', {marker!r}])
+    os._exit(0)
+time.sleep(0.5)
+"""
+    assert run_program(daemon, limits=TIGHT).passed
+    running = [path for path in Path("/proc").glob("[0-9]*/cmdline") if marker.encode() in _read(path)]
+    assert running == []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_outcomes_say_how_a_program_ended() -> None:
+    assert run_program("assert 1 == 2", limits=TIGHT).outcome == "failed"
+    assert "AssertionError" in run_program("assert 1 == 2", limits=TIGHT).output
+    assert run_program(SLEEPER, limits=dataclasses.replace(TIGHT, wall_seconds=0.3)).outcome == "timeout"
+    assert run_program(ENDLESS_OUTPUT, limits=TIGHT).outcome in ("killed by SIGXFSZ", "failed")
+    assert run_program("raise SystemExit(0)", limits=TIGHT).outcome == "failed"
+
+
+def test_without_namespaces_execution_is_refused_unless_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "sandbox_missing", lambda: "the kernel said no")
+    with pytest.raises(SandboxError, match=r"the kernel said no.*--unsafe-execution"):
+        run_program("pass")
+    assert run_program("print(1)", unsafe=True, limits=TIGHT).passed
+    assert not run_program("assert False", unsafe=True, limits=TIGHT).passed

@@ -1,0 +1,89 @@
+"""The command line as its user meets it: one-line errors with exit code 2, plans, and nothing left half-written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ncp_process import ROOT, SMALL, ncp
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) if folder.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "demmo"], "recipe 'demmo': unknown; did you mean 'demo'?"),
+        (["plan", "demo", "stage2.optimiser.lr=1"], "stages.stage2.optimiser: unknown key"),
+        (["run", "demo", "stage2.optimizer.lr"], "not of the form key=value"),
+        (["run", "demo", "stage1.tokens=10"], "stages.stage1.tokens: 10 is less than one batch (4096)"),
+        (
+            ["run", "demo", "stage1.sequence_length=130"],
+            "is not divisible by model.concept.chunk_size 4; use 128",
+        ),
+        (["run", "demo", "stage1.evaluation.suites=[quikc]"], "quikc"),
+        (["run", "demo", "--name", "../up"], "--name: '../up' is not a name"),
+        (["status", "demo-000000"], "run: 'demo-000000' does not exist"),
+        (["report", "demo-000000"], "run: 'demo-000000' does not exist"),
+        (["assets", "nothing"], "nothing"),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    code, output = ncp(tmp_path / "store", *arguments)
+    assert code == 2, output
+    assert output.startswith("error: ") and message in output and output.count("\n") == 1, output
+    assert "Traceback" not in output
+    assert _files(tmp_path / "store") == []
+
+
+def test_a_storage_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file, not a directory")
+    code, output = ncp(tmp_path / "store", "run", "demo")
+    assert code == 2 and "is not writable" in output and output.count("\n") == 1, output
+
+
+def test_a_source_without_a_location_or_without_files_is_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(Path(SMALL).read_text().replace("{builtin: stdlib-prose}", "{}"))
+    code, output = ncp(tmp_path / "store", "run", str(recipe))
+    assert code == 2 and "runtime.locations.stdlib-prose" in output, output
+    (tmp_path / "empty").mkdir()
+    code, output = ncp(
+        tmp_path / "store", "run", str(recipe), f"runtime.locations.stdlib-prose={tmp_path}/empty"
+    )
+    assert code == 2 and "no file below" in output and output.count("\n") == 1, output
+
+
+def test_the_same_arguments_plan_the_same_run_and_write_nothing(tmp_path: Path) -> None:
+    records = [json.loads(ncp(tmp_path / "store", "plan", "demo", "--json")[1]) for _ in range(2)]
+    assert records[0] == records[1]
+    assert {step["state"] for step in records[0]["steps"]} == {"unknown"}
+    assert _files(tmp_path / "store") == []
+
+
+def test_planning_loads_neither_torch_nor_ray() -> None:
+    code = (
+        "import sys; from jobs.launch import plan_recipe; from curriculum.load import load_recipe; "
+        "from pipeline.storage import Storage; plan_recipe(Storage('memory://p'), load_recipe('demo')); "
+        "sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_help_lists_the_commands_and_each_has_an_example() -> None:
+    from typer.main import get_command
+
+    from jobs.cli import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert {"plan", "run", "status", "report", "assets"} <= set(commands)
+    for name in ("plan", "run", "status", "assets"):
+        assert f"ncp {name}" in (commands[name].help or "")

@@ -1,0 +1,55 @@
+"""Run records: shared steps, conflicts of explicit names, and what runs keep alive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from curriculum.errors import RecipeError
+from curriculum.load import load_recipe
+from jobs.graph import build_graph
+from jobs.runs import list_runs, named_milestones, read_run, record_run
+from pipeline.storage import Storage
+
+PINS = {"stdlib-code": "c" * 64, "stdlib-prose": "d" * 64}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+def _record(storage: Storage, name: str, *overrides: str) -> None:
+    recipe = load_recipe("demo", overrides)
+    record_run(storage, name, recipe, PINS, build_graph(recipe, PINS), overrides)
+
+
+def test_recording_the_same_run_again_is_a_resume(storage: Storage) -> None:
+    _record(storage, "mine")
+    created = read_run(storage, "mine")["created"]
+    _record(storage, "mine", "runtime.num_workers=1")
+    assert read_run(storage, "mine")["created"] == created
+
+
+def test_an_explicit_name_of_something_else_is_refused_and_kept(storage: Storage) -> None:
+    _record(storage, "mine")
+    with pytest.raises(
+        RecipeError, match="--name: 'mine' already names a run of recipe 'demo' .* choose another"
+    ):
+        _record(storage, "mine", "stage2.optimizer.lr=0.001")
+    assert read_run(storage, "mine")["overrides"] == []
+
+
+def test_an_unknown_run_names_the_known_ones(storage: Storage) -> None:
+    _record(storage, "mine")
+    with pytest.raises(RecipeError, match="'yours' does not exist .*: mine"):
+        read_run(storage, "yours")
+
+
+def test_milestones_that_any_run_stops_at_are_named(storage: Storage) -> None:
+    _record(storage, "short")
+    _record(storage, "long", "stage1.tokens=1228800")
+    assert list_runs(storage) == ["long", "short"]
+    key = next(step["key"] for step in read_run(storage, "short")["steps"] if step["name"] == "stage1")
+    assert named_milestones(storage, key) == {200, 300}

