@@ -33,6 +33,10 @@ def bundled_recipes() -> list[str]:
     return sorted(entry.name[: -len(".yaml")] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
+MAX_EXTENDS = 8
+"""A chain of `extends` longer than this is a circle."""
+
+
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe `name_or_path` (a bundled name, or a path to a YAML file) with `overrides` applied and validated.
 
@@ -120,27 +124,47 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     raise RecipeError(f"{key}: {value!r} is not {_type_name(hint)}; give {_type_name(hint)}")
 
 
-def _read(name_or_path: str) -> Any:
-    path = Path(name_or_path)
-    if name_or_path in bundled_recipes():
-        text = (resources.files("curriculum") / "recipes" / f"{name_or_path}.yaml").read_text()
-    elif path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise RecipeError(
-                f"recipe {name_or_path!r}: no such file; bundled recipes: {', '.join(bundled_recipes())}"
-            )
-        text = path.read_text()
-    else:
-        raise RecipeError(
-            f"recipe {name_or_path!r}: unknown; {nearest(name_or_path, bundled_recipes())} (or a .yaml path)"
-        )
+def _read(name_or_path: str, depth: int = 0) -> Any:
+    """The YAML as an OmegaConf tree, over everything it `extends` (a name or a list of names, later ones win)."""
+    if depth > MAX_EXTENDS:
+        raise RecipeError(f"recipe {name_or_path!r}: `extends` goes in a circle; leave one of the links out")
+    text = _text(name_or_path, depth)
     try:
         config = OmegaConf.create(text)
     except Exception as error:
         raise RecipeError(f"recipe {name_or_path!r}: not YAML ({_first_line(error)})") from error
     if not OmegaConf.is_dict(config):
         raise RecipeError(f"recipe {name_or_path!r}: holds no sections; see curriculum/recipes/demo.yaml")
-    return config
+    bases = config.pop("extends", [])
+    folder = Path(name_or_path).parent if _is_path(name_or_path) else None
+    merged = OmegaConf.create({})
+    for base in [bases] if isinstance(bases, str) else bases:
+        beside = str(folder / base) if folder is not None and _is_path(base) else base
+        merged = OmegaConf.merge(merged, _read(beside, depth + 1))
+    return OmegaConf.merge(merged, config)
+
+
+def _text(name_or_path: str, depth: int) -> str:
+    folder = resources.files("curriculum") / "recipes"
+    if _is_path(name_or_path):
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise RecipeError(
+                f"recipe {name_or_path!r}: no such file; bundled recipes: {', '.join(bundled_recipes())}"
+            )
+        return path.read_text()
+    bundled = folder / f"{name_or_path}.yaml"
+    if name_or_path in bundled_recipes() or (
+        depth > 0 and name_or_path.startswith("mixes/") and bundled.is_file()
+    ):
+        return bundled.read_text()
+    raise RecipeError(
+        f"recipe {name_or_path!r}: unknown; {nearest(name_or_path, bundled_recipes())} (or a .yaml path)"
+    )
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
 
 
 def _expand_model_preset(values: dict[str, Any]) -> dict[str, Any]:

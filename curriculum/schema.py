@@ -25,6 +25,9 @@ class SourceSpec:
     """`stdlib-code` or `stdlib-prose`: real text of this Python installation, laid out once into storage."""
     globs: tuple[str, ...] = ("**/*.jsonl.zst", "**/*.jsonl.gz", "**/*.jsonl", "**/*.parquet")
     """Which files below the location belong to the source; explicit, so that nothing is picked by listing order."""
+    tokens: int | None = None
+    """As published, for plans made before anything is staged; never part of an identity."""
+    documents: int | None = None
     special_tokens: str = "text"
     """`text`: a literal `<|endoftext|>` in a document is text. `keep`: it is the control token (StackEdu-FIM)."""
 
@@ -81,6 +84,10 @@ class ScheduleSpec:
     warmup_steps: int = 0
     final_ratio: float = 0.1
     """LR at the horizon as a share of the peak."""
+    half_from_step: int | None = None
+    """A cosine that was re-planned half way (OLMo 3 7B): from this step on, the second half of a longer one, ..."""
+    half_horizon_tokens: int | None = None
+    """... which ends here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +176,8 @@ class Recipe:
     data: DataSpec = field(default_factory=DataSpec)
     model: ModelSpec
     precision: PrecisionSpec = field(default_factory=PrecisionSpec)
+    mixes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""
     runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

@@ -88,6 +88,10 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
             f"{key}.order_block: {stage.order_block} is less than the {len(stage.mixture)} sources; use 65536"
         )
     _one_of(f"{key}.schedule.kind", stage.schedule.kind, ("cosine", "linear", "constant"))
+    if (stage.schedule.half_from_step is None) != (stage.schedule.half_horizon_tokens is None):
+        raise RecipeError(
+            f"{key}.schedule.half_from_step: needs half_horizon_tokens beside it; give both or neither"
+        )
     _one_of(f"{key}.on_shortage", stage.on_shortage, ("error", "repeat"))
     _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer"))
     _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage",))

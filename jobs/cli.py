@@ -36,7 +36,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Train latent-space language models by next-concept prediction on the OLMo 3 curriculum, on Ray.",
 )
-out = Console(soft_wrap=True, highlight=False)
+PLAIN_WIDTH = 160
+"""Columns of a table that is written to a file or a pipe, where nobody's terminal sets them."""
+out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 RecipeArgument = Annotated[
     str,
@@ -186,7 +188,7 @@ def _print_table(storage: Storage, run: str) -> None:
         return
     table = Table(title="held-out bits per byte", title_justify="left")
     sources, stages = list(rows[0].sources), list(rows[0].mixtures)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for header in [*sources, *(f"{stage} mixture" for stage in stages)]:
         table.add_column(header, justify="right")
     for row in rows:

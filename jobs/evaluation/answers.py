@@ -65,7 +65,7 @@ def normalise_math(answer: str) -> str:
     (12,102)), units only as words of their own at the end, `\left` and `\right` only as whole commands.
     """
     text = answer.strip()
-    text = re.sub(r"^\$+|\$+$", "", text).strip()
+    text = re.sub(r"^\$+|\$+\.?$", "", text).strip()
     text = re.sub(r",\\!\s*(?=\d{3})", "", text).replace(r"\!", "").replace("\n", " ")
     text = re.sub(r"\\(?:left|right|big|Big|bigg|Bigg)(?![a-zA-Z])", "", text)
     text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)

@@ -96,9 +96,8 @@ def evaluate_generative(
     Gives questions, samples a question, the metric with its standard error over questions, and pass@k for every k that
     the number of samples allows. Raises SandboxError where programs cannot be contained.
     """
-    records = [
-        r for r in read_records(data, task.location) if questions is None or r["doc_id"] in set(questions)
-    ]
+    wanted = None if questions is None else set(questions)
+    records = [r for r in read_records(data, task.location) if wanted is None or r["doc_id"] in wanted]
     chances: list[dict[int, float]] = []
     samples = 0
     with ThreadPoolExecutor(workers) as pool:
@@ -111,7 +110,7 @@ def evaluate_generative(
                 for record, texts in zip(batch, completions, strict=True)
                 for text in texts
             ]
-            verdicts = list(pool.map(lambda item: _judge(task, *item, unsafe_execution), judged))
+            verdicts = list(pool.map(lambda item: _judge(task, item[0], item[1], unsafe_execution), judged))
             for texts in completions:
                 samples = len(texts)
                 right, verdicts = sum(verdicts[: len(texts)]), verdicts[len(texts) :]

@@ -21,6 +21,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _INIT = Path(__file__).with_name("sandbox_init.py")
 
@@ -101,28 +102,25 @@ def _run(source: str, limits: Limits, *, isolated: bool) -> Execution:
             env={},
             timeout=limits.wall_seconds + 60,
         )
-    verdict = (
-        json.loads(done.stdout)
-        if done.stdout
-        else {"error": done.stderr.decode(errors="replace").strip()[-300:]}
-    )
+    if not done.stdout:
+        raise SandboxError(done.stderr.decode(errors="replace").strip()[-300:] or "the launcher died")
+    verdict: dict[str, Any] = json.loads(done.stdout)
     if "error" in verdict:
         raise SandboxError(verdict["error"])
     return Execution(passed=verdict["passed"], outcome=_outcome(verdict), output=verdict["output"])
 
 
-def _outcome(verdict: dict[str, object]) -> str:
+def _outcome(verdict: dict[str, Any]) -> str:
     status = verdict["status"]
     if verdict["passed"]:
         return "passed"
     if status is None:
         return "timeout"
-    assert isinstance(status, int)
     return f"killed by {signal.Signals(-status).name}" if status < 0 else "failed"
 
 
 @functools.cache
-def _system_paths() -> dict[str, object]:
+def _system_paths() -> dict[str, Any]:
     """Directories bound read-only, and the symbolic links of a merged /usr."""
     wanted = ["/usr", "/bin", "/sbin", "/lib", "/lib64", os.path.realpath(sys.base_prefix)]
     links = {path: os.readlink(path) for path in wanted if os.path.islink(path)}

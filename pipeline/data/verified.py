@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 from pipeline.data.errors import ChangedSincePinned
-from pipeline.data.objects import PinnedFile
+from pipeline.data.objects import PinnedFile, stat_object
 from pipeline.storage import Storage
 
 _DRAIN_BYTES = 1 << 20
@@ -27,14 +27,18 @@ def open_verified(root: Storage, file: PinnedFile) -> Iterator[BinaryIO]:
     size, and when the block ends cleanly for another content."""
     where = root.uri(file.path)
     try:
-        size = root.size(file.path)
+        now = stat_object(root, file.path)
     except FileNotFoundError as error:
         raise ChangedSincePinned(
             f"{where}: pinned but no longer there; restore it or pin the source anew"
         ) from error
-    if size != file.size:
+    if now.size != file.size:
         raise ChangedSincePinned(
-            f"{where}: {size} bytes now, {file.size} when it was pinned; restore the file or pin the source anew"
+            f"{where}: {now.size} bytes now, {file.size} when it was pinned; restore the file or pin the source anew"
+        )
+    if file.etag and now.etag and now.etag != file.etag:
+        raise ChangedSincePinned(
+            f"{where}: etag {now.etag}, pinned {file.etag}; the content changed; restore it or pin the source anew"
         )
     with root.open_read(file.path) as raw:
         reader = _HashingReader(raw)

@@ -297,15 +297,6 @@ def test_an_object_replaced_by_one_of_the_same_size_is_noticed(bucket, corpus, s
     key = "corpus/data/web/part-1.jsonl.zst"
     content = bucket.read_bytes(key)
     bucket.write_bytes(key, content[:-1] + bytes([content[-1] ^ 1]))
-    print(
-        "DBG",
-        bucket.fs.info(bucket.path(key)),
-        pin.open_root(bucket).fs.info(bucket.path(key)),
-        hash(content),
-        hash(bucket.read_bytes(key)),
-        dict(bucket.fs.dircache),
-        bucket.fs.dircache.use_listings_cache,
-    )
     with pytest.raises(ChangedSincePinned, match=r"part-1\.jsonl\.zst: etag"):
         stage(bucket, "steps/web", pin, tokenizer, DATA)
 

@@ -1,0 +1,181 @@
+"""Comparing two training runs: at equal loss, how many tokens and how much compute one needs of the other's.
+
+Tokens-to-match (NCP spec 13; the public figures are 51.3 %, that is 1.95 times fewer): both runs on the same data in
+the same order, both curves smoothed alike; the target is the baseline's smoothed loss where it ends; the answer is
+the first token count at which the candidate's smoothed loss is no higher, interpolated between steps. Compute-to-match
+is the same with tokens weighed by each model's FLOPs per token.
+
+Smoothing is a local straight line: at every point the least-squares line through the points within a window centred on
+it, taken at that point. Unlike a moving mean it has no lag at the ends, where the target is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+WINDOW = 0.02
+"""Width of the smoothing window, as a share of the baseline's tokens."""
+
+
+class ComparisonError(ValueError):
+    """Two runs that cannot be compared; names them, the reason and the fix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCurve:
+    """One run's training loss."""
+
+    run: str
+    tokens: Array
+    """Cumulative, ascending."""
+    loss: Array
+    order: str
+    """Identity of the data order: only runs that saw the same tokens in the same order compare step by step."""
+    flops_per_token: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """How soon the candidate reaches the baseline's final loss."""
+
+    target_loss: float
+    tokens: float | None
+    """Where the candidate reaches it; None if it never does."""
+    token_ratio: float | None
+    """Of the baseline's tokens; 0.513 is the seed's 51.3 %."""
+    compute_ratio: float | None
+    final_gap: float
+    """Baseline's smoothed loss minus the candidate's, where the shorter of the two ends. Positive: candidate ahead."""
+
+    @property
+    def token_speedup(self) -> float | None:
+        return None if self.token_ratio is None else 1 / self.token_ratio
+
+    @property
+    def compute_speedup(self) -> float | None:
+        return None if self.compute_ratio is None else 1 / self.compute_ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchSummary:
+    """Matches over seeds: means of the ratios and 95 % intervals (bootstrap over seeds; None for one seed)."""
+
+    matches: tuple[Match, ...]
+    token_ratio: float | None
+    token_ratio_interval: tuple[float, float] | None
+    compute_ratio: float | None
+    compute_ratio_interval: tuple[float, float] | None
+    unmatched: int
+    """Seeds in which the candidate never reached the target; the means are over the others."""
+
+
+def compare(
+    baselines: Sequence[LossCurve],
+    candidates: Sequence[LossCurve],
+    *,
+    window: float = WINDOW,
+    force: bool = False,
+) -> MatchSummary:
+    """Match every candidate with the baseline of its seed. Raises ComparisonError.
+
+    Curves of different data orders are refused unless `force`: then what is compared is no longer only the model.
+    """
+    by_seed = {curve.seed: curve for curve in baselines}
+    pairs = []
+    for candidate in candidates:
+        baseline = by_seed.get(candidate.seed)
+        if baseline is None:
+            raise ComparisonError(
+                f"compare: {candidate.run} has seed {candidate.seed}, and no baseline does; give one run a seed on each side"
+            )
+        if baseline.order != candidate.order and not force:
+            raise ComparisonError(
+                f"compare: {baseline.run} and {candidate.run} read different data orders ({baseline.order[:12]} and "
+                f"{candidate.order[:12]}); train both on the same order, or pass --force and say so"
+            )
+        pairs.append((baseline, candidate))
+    if not pairs:
+        raise ComparisonError("compare: no pair of runs; give a baseline and a candidate")
+    matches = tuple(match(baseline, candidate, window=window) for baseline, candidate in pairs)
+    tokens = [m.token_ratio for m in matches if m.token_ratio is not None]
+    compute = [m.compute_ratio for m in matches if m.compute_ratio is not None]
+    return MatchSummary(
+        matches=matches,
+        token_ratio=float(np.mean(tokens)) if tokens else None,
+        token_ratio_interval=_bootstrap(tokens),
+        compute_ratio=float(np.mean(compute)) if compute else None,
+        compute_ratio_interval=_bootstrap(compute),
+        unmatched=len(matches) - len(tokens),
+    )
+
+
+def match(baseline: LossCurve, candidate: LossCurve, *, window: float = WINDOW) -> Match:
+    """How soon one candidate matches one baseline."""
+    width = window * float(baseline.tokens[-1])
+    base, tried = (local_line(curve.tokens, curve.loss, width) for curve in (baseline, candidate))
+    total = float(baseline.tokens[-1])
+    target = float(base[-1])
+    reached = first_crossing(candidate.tokens, tried, target)
+    end = min(total, float(candidate.tokens[-1]))
+    gap = float(np.interp(end, baseline.tokens, base) - np.interp(end, candidate.tokens, tried))
+    ratio = None if reached is None else reached / total
+    relative_cost = candidate.flops_per_token / baseline.flops_per_token
+    return Match(
+        target_loss=target,
+        tokens=reached,
+        token_ratio=ratio,
+        compute_ratio=None if ratio is None else ratio * relative_cost,
+        final_gap=gap,
+    )
+
+
+def local_line(x: Array, y: Array, width: float) -> Array:
+    """Smoothed y: the least-squares line through the points within width / 2 of each x, at that x.
+
+    Points that are not finite are left out of every line. Where fewer than three distinct points are in reach the mean
+    is taken. O(n) by running sums.
+    """
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    scale = max(float(x[-1] - x[0]), 1e-300)
+    u = (x - x[0]) / scale
+    finite = np.isfinite(y)
+    terms = [np.ones_like(u), u, np.where(finite, y, 0.0), u * u, u * np.where(finite, y, 0.0)]
+    sums = [np.concatenate(([0.0], np.cumsum(term * finite))) for term in terms]
+    half = width / 2 / scale * (1 + 1e-12)
+    low, high = np.searchsorted(u, u - half, side="left"), np.searchsorted(u, u + half, side="right")
+    n, su, sy, suu, suy = (total[high] - total[low] for total in sums)
+    count = np.maximum(n, 1.0)
+    mean_u, mean_y = su / count, sy / count
+    variance, covariance = suu / count - mean_u**2, suy / count - mean_u * mean_y
+    slope = np.where((n >= 3) & (variance > 1e-18), covariance / np.maximum(variance, 1e-18), 0.0)
+    return np.where(n > 0, mean_y + slope * (u - mean_u), np.nan)
+
+
+def first_crossing(x: Array, y: Array, target: float) -> float | None:
+    """First x at which y <= target, linear between points; None if it never is."""
+    below = np.flatnonzero(y <= target)
+    if len(below) == 0:
+        return None
+    index = int(below[0])
+    if index == 0:
+        return float(x[0])
+    drop = float(y[index - 1] - y[index])
+    share = (float(y[index - 1]) - target) / drop if drop > 0 and math.isfinite(drop) else 1.0
+    return float(x[index - 1] + share * (x[index] - x[index - 1]))
+
+
+def _bootstrap(values: Sequence[float], resamples: int = 2000) -> tuple[float, float] | None:
+    if len(values) < 2:
+        return None
+    generator = np.random.default_rng(0)
+    means = generator.choice(np.asarray(values), (resamples, len(values))).mean(1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,214 @@
+"""Scaling laws: how loss falls with compute, and how much compute one architecture saves another.
+
+The method (NCP spec 13): for each compute budget C several shapes are trained, with D = C / FLOPs per token tokens; the
+best held-out loss of each budget is the frontier; log L = a - b log C is fitted to each family's frontier; the
+efficiency of a candidate is C_base(L) / C at equal loss, as the geometric mean over the budgets and at the largest.
+From the two public optima (2.759 at 1e19, 2.449 at 1e20) b = 0.052, and 1.74 times means about 0.07 nats at 1e20.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class ScalingError(ValueError):
+    """Points that no law can be fitted to; says what is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderPoint:
+    """One trained model of a ladder."""
+
+    budget: float
+    """FLOPs: FLOPs per token times tokens."""
+    parameters: float
+    tokens: float
+    loss: float
+    """Held-out, nats per token."""
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerLaw:
+    """log L = a - b log C."""
+
+    a: float
+    b: float
+    residual: float
+    """Root mean square of log L about the line."""
+
+    def loss(self, compute: float) -> float:
+        return math.exp(self.a - self.b * math.log(compute))
+
+    def compute(self, loss: float) -> float:
+        """FLOPs at which the law reaches `loss`."""
+        return math.exp((self.a - math.log(loss)) / self.b)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """How much more compute the baseline needs for the candidate's loss."""
+
+    ratio: float
+    """Geometric mean over the budgets."""
+    ratio_interval: tuple[float, float] | None
+    """95 %, from resampled residuals; None when a frontier has only two points."""
+    at_largest: float
+    baseline: PowerLaw
+    candidate: PowerLaw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chinchilla:
+    """L(N, D) = E + A / N^alpha + B / D^beta."""
+
+    irreducible: float
+    a: float
+    alpha: float
+    b: float
+    beta: float
+    residual: float
+    """Root mean square relative error."""
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        return self.irreducible + self.a * parameters**-self.alpha + self.b * tokens**-self.beta
+
+
+def frontier(points: Sequence[LadderPoint]) -> list[LadderPoint]:
+    """The best point of each budget, by budget. Budgets within 1 % of each other are one (steps are whole)."""
+    best: list[LadderPoint] = []
+    for point in sorted(points, key=lambda point: point.budget):
+        if best and abs(point.budget / best[-1].budget - 1) < 0.01:
+            best[-1] = min(best[-1], point, key=lambda point: point.loss)
+        else:
+            best.append(point)
+    return best
+
+
+def fit_power_law(points: Sequence[LadderPoint]) -> PowerLaw:
+    """Least squares of log loss on log budget. Raises ScalingError for fewer than two budgets."""
+    compute, loss = np.log([point.budget for point in points]), np.log([point.loss for point in points])
+    if len(set(compute.tolist())) < 2:
+        raise ScalingError(
+            f"scaling: a law needs two budgets, got {len(points)} point(s) of one; extend the ladder"
+        )
+    return _line(compute, loss)
+
+
+def efficiency(
+    baseline: Sequence[LadderPoint], candidate: Sequence[LadderPoint], *, resamples: int = 2000, seed: int = 0
+) -> Efficiency:
+    """Compute efficiency of the candidate's frontier against the baseline's, over the candidate's budgets."""
+    frontiers = frontier(baseline), frontier(candidate)
+    laws = fit_power_law(frontiers[0]), fit_power_law(frontiers[1])
+    budgets = np.log([point.budget for point in frontiers[1]])
+    interval = None
+    if min(len(front) for front in frontiers) > 2:
+        generator = np.random.default_rng(seed)
+        drawn = [
+            _redrawn(front, law, generator, resamples) for front, law in zip(frontiers, laws, strict=True)
+        ]
+        ratios = np.exp([_log_ratio(base, tried, budgets).mean() for base, tried in zip(*drawn, strict=True)])
+        low, high = np.quantile(ratios, (0.025, 0.975))
+        interval = (float(low), float(high))
+    ratios = _log_ratio(*laws, budgets)
+    return Efficiency(
+        ratio=math.exp(float(ratios.mean())),
+        ratio_interval=interval,
+        at_largest=math.exp(float(ratios[-1])),
+        baseline=laws[0],
+        candidate=laws[1],
+    )
+
+
+def fit_chinchilla(points: Sequence[LadderPoint]) -> Chinchilla:
+    """Least squares of relative errors. For given exponents the law is linear in E, A and B, so only two are searched.
+
+    A coarse grid over both exponents, then a shrinking pattern search. Raises ScalingError for fewer than five points.
+    """
+    if len(points) < 5:
+        raise ScalingError(
+            f"scaling: five parameters need at least five points, got {len(points)}; extend the ladder"
+        )
+    n, d, loss = (
+        np.array([getattr(p, name) for p in points], dtype=float) for name in ("parameters", "tokens", "loss")
+    )
+    scale_n, scale_d = float(np.exp(np.log(n).mean())), float(np.exp(np.log(d).mean()))
+
+    def solve(alpha: float, beta: float) -> tuple[float, Array]:
+        columns = (
+            np.stack([np.ones_like(n), (n / scale_n) ** -alpha, (d / scale_d) ** -beta], axis=1)
+            / loss[:, None]
+        )
+        weights = _non_negative_least_squares(columns, np.ones_like(loss))
+        return float(np.square(columns @ weights - 1).mean()), weights
+
+    grid = np.linspace(0.05, 1.0, 20)
+    alpha, beta = min(((a, b) for a in grid for b in grid), key=lambda pair: solve(*pair)[0])
+    step = 0.05
+    while step > 1e-7:
+        moves = [(alpha + i * step, beta + j * step) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+        best = min((move for move in moves if min(move) > 1e-3), key=lambda pair: solve(*pair)[0])
+        if best == (alpha, beta):
+            step /= 2
+        alpha, beta = best
+    error, (irreducible, a, b) = solve(alpha, beta)
+    return Chinchilla(
+        irreducible=float(irreducible),
+        a=float(a * scale_n**alpha),
+        alpha=float(alpha),
+        b=float(b * scale_d**beta),
+        beta=float(beta),
+        residual=math.sqrt(error),
+    )
+
+
+def _line(compute: Array, loss: Array) -> PowerLaw:
+    slope, intercept = np.polyfit(compute - compute.mean(), loss, 1)
+    residual = loss - (intercept + slope * (compute - compute.mean()))
+    return PowerLaw(
+        a=float(intercept - slope * compute.mean()),
+        b=float(-slope),
+        residual=float(np.sqrt(np.square(residual).mean())),
+    )
+
+
+def _log_ratio(baseline: PowerLaw, candidate: PowerLaw, log_budgets: Array) -> Array:
+    """log(C_base(L) / C) at the candidate's loss for each budget."""
+    log_loss = candidate.a - candidate.b * log_budgets
+    return (baseline.a - log_loss) / baseline.b - log_budgets
+
+
+def _redrawn(
+    points: Sequence[LadderPoint], law: PowerLaw, generator: np.random.Generator, resamples: int
+) -> list[PowerLaw]:
+    """Laws refitted to the line plus residuals drawn with replacement, widened for the two fitted parameters."""
+    compute, loss = np.log([point.budget for point in points]), np.log([point.loss for point in points])
+    fitted = law.a - law.b * compute
+    residuals = (loss - fitted) * math.sqrt(len(points) / (len(points) - 2))
+    draws = generator.choice(residuals, (resamples, len(points)))
+    return [_line(compute, fitted + draw) for draw in draws]
+
+
+def _non_negative_least_squares(columns: Array, target: Array) -> Array:
+    """Exact for the few columns here: the best of the unconstrained solutions over subsets that come out non-negative."""
+    count = columns.shape[1]
+    best, best_error = np.zeros(count), math.inf
+    for mask in range(1, 1 << count):
+        chosen = [column for column in range(count) if mask >> column & 1]
+        part, *_ = np.linalg.lstsq(columns[:, chosen], target, rcond=None)
+        if (part < 0).any():
+            continue
+        weights = np.zeros(count)
+        weights[chosen] = part
+        error = float(np.square(columns @ weights - target).sum())
+        if error < best_error:
+            best, best_error = weights, error
+    return best

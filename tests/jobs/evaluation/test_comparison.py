@@ -1,0 +1,92 @@
+"""Tokens-to-match and compute-to-match on curves whose answers are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.evaluation.comparison import ComparisonError, LossCurve, compare, first_crossing, local_line, match
+
+TOTAL = 1e9
+
+
+def curve(
+    run: str, speed: float, *, noise: float = 0.0, seed: int = 0, order: str = "same", flops: float = 1.0
+) -> LossCurve:
+    """A power law in tokens; `speed` 2 reaches every loss in half the tokens."""
+    tokens = np.linspace(TOTAL / 4000, TOTAL, 4000)
+    loss = 1.7 + 12 * (speed * tokens) ** -0.12
+    loss = loss + np.random.default_rng(seed + len(run)).normal(0, noise, len(loss)) if noise else loss
+    return LossCurve(run=run, tokens=tokens, loss=loss, order=order, flops_per_token=flops, seed=seed)
+
+
+@pytest.mark.parametrize("speed", [1 / 0.513, 1 / 0.662, 1.1])
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_a_known_speed_up_is_found(speed: float, noise: float) -> None:
+    found = match(curve("base", 1.0, noise=noise), curve("ncp", speed, noise=noise))
+    assert found.token_speedup == pytest.approx(speed, rel=0.002 if noise == 0 else 0.06)
+    assert found.final_gap > 0
+
+
+def test_the_seeds_figures_are_one_another_reciprocals() -> None:
+    found = match(curve("base", 1.0), curve("ncp", 1.949))
+    assert found.token_ratio == pytest.approx(0.513, abs=0.001)
+
+
+def test_compute_to_match_weighs_tokens_by_their_cost() -> None:
+    found = match(curve("base", 1.0, flops=4.0), curve("ncp", 2.0, flops=5.0))
+    assert found.token_ratio is not None and found.compute_ratio == pytest.approx(found.token_ratio * 1.25)
+    assert found.compute_speedup == pytest.approx(1.6, rel=0.01)
+
+
+def test_a_candidate_that_never_gets_there_has_no_ratio() -> None:
+    found = match(curve("base", 1.0), curve("worse", 0.5))
+    assert found.tokens is found.token_ratio is found.token_speedup is None
+    assert found.final_gap < 0
+
+
+def test_different_data_orders_are_refused_unless_forced() -> None:
+    base, other = curve("base", 1.0), curve("ncp", 2.0, order="another")
+    with pytest.raises(ComparisonError, match=r"base and ncp read different data orders.*--force"):
+        compare([base], [other])
+    assert compare([base], [other], force=True).token_ratio is not None
+
+
+def test_seeds_are_paired_and_give_an_interval_that_holds_the_truth() -> None:
+    bases = [curve("base", 1.0, noise=0.02, seed=seed) for seed in range(6)]
+    tries = [curve("ncp", 2.0, noise=0.02, seed=seed) for seed in range(6)]
+    summary = compare(bases, tries)
+    assert summary.token_ratio_interval is not None and summary.unmatched == 0
+    low, high = summary.token_ratio_interval
+    assert low - 0.01 < 0.5 < high + 0.01 and high - low < 0.06
+    with pytest.raises(ComparisonError, match="seed 9"):
+        compare(bases, [curve("ncp", 2.0, seed=9)])
+    assert compare(bases[:1], tries[:1]).token_ratio_interval is None
+
+
+@given(slope=st.floats(-5, 5), offset=st.floats(-5, 5), width=st.floats(0.001, 1.0), count=st.integers(1, 60))
+def test_smoothing_leaves_a_straight_line_alone_up_to_its_ends(
+    slope: float, offset: float, width: float, count: int
+) -> None:
+    x = np.linspace(0, 1, count)
+    np.testing.assert_allclose(
+        local_line(x, offset + slope * x, width),
+        offset + slope * x,
+        atol=1e-6 + 0.5 * abs(slope) * (count < 6),
+    )
+
+
+def test_smoothing_skips_missing_values() -> None:
+    x = np.arange(10.0)
+    y = 2 * x
+    y[[0, 4, 9]] = np.nan
+    np.testing.assert_allclose(local_line(x, y, 6.0), 2 * x, atol=1e-9)
+
+
+def test_crossings_are_interpolated() -> None:
+    x, y = np.array([0.0, 10.0, 20.0]), np.array([4.0, 2.0, 1.0])
+    assert first_crossing(x, y, 3.0) == 5.0
+    assert first_crossing(x, y, 5.0) == 0.0
+    assert first_crossing(x, y, 0.5) is None
