@@ -135,7 +135,9 @@ def _read(name_or_path: str, depth: int = 0) -> Any:
         raise RecipeError(f"recipe {name_or_path!r}: not YAML ({_first_line(error)})") from error
     if not OmegaConf.is_dict(config):
         raise RecipeError(f"recipe {name_or_path!r}: holds no sections; see curriculum/recipes/demo.yaml")
-    bases = config.pop("extends", [])
+    bases = config.get("extends", [])
+    if "extends" in config:
+        del config["extends"]
     folder = Path(name_or_path).parent if _is_path(name_or_path) else None
     merged = OmegaConf.create({})
     for base in [bases] if isinstance(bases, str) else bases:

@@ -11,8 +11,11 @@ everything else.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -74,7 +77,8 @@ def save_tensors(storage: Storage, key: str, tensors: dict[str, torch.Tensor]) -
     The caller publishes a marker with these sizes afterwards; until then nothing refers to the data.
     """
     writer = FileSystemWriter(storage.uri(key)) if storage.local else FsspecWriter(storage.uri(key))
-    dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+    with _one_process_is_fine():
+        dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
     return _file_sizes(storage, key)
 
 
@@ -99,7 +103,16 @@ def load_tensors(storage: Storage, key: str, tensors: dict[str, torch.Tensor], f
         raise IncompleteCheckpoint(
             f"checkpoint {storage.uri(key)}: holds no tensor {absent[0]!r}; it was written by another model or optimizer"
         )
-    dcp.load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+    with _one_process_is_fine():
+        dcp.load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+
+
+@contextlib.contextmanager
+def _one_process_is_fine() -> Iterator[None]:
+    """Evaluation and export read without a process group, on purpose; DCP warns about it every time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _file_sizes(storage: Storage, key: str) -> dict[str, int]:

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 4 stopped.
 
 from __future__ import annotations
 
+import enum
 import json
 import sys
 import time
@@ -29,6 +30,15 @@ from pipeline.data.errors import SourceError
 from pipeline.storage import Storage, StorageError
 
 DONE, FAILED, USAGE, STOPPED = 0, 1, 2, 4
+
+
+class ExportType(enum.Enum):
+    """Types that `ncp export` writes."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -142,6 +152,66 @@ def report(
         key = f"runs/{run}/report.html"
         opened.write_bytes(key, page)
         _say(opened.uri(key))
+
+
+@app.command()
+def generate(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT", help="RUN, RUN/STAGE, RUN/STAGE@STEP, or a folder of safetensors."
+        ),
+    ],
+    prompt: Annotated[str, typer.Option(help="Text to continue; empty starts a new document.")] = "",
+    max_tokens: Annotated[int, typer.Option(help="Tokens to add at most.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the smallest set of this probability.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    storage: StorageOption = DEFAULT_STORAGE,
+) -> None:
+    """Continue a text, streamed as it is made. Example: ncp generate demo-1a2b3c/stage2 --prompt "def " --temperature 0.8"""
+    from jobs.generate import generate_text
+
+    pieces = generate_text(
+        storage,
+        checkpoint,
+        prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of this storage.")],
+    to: Annotated[str, typer.Option(help="A new folder.")],
+    stage: Annotated[
+        str | None, typer.Option(help="Without one, the last stage that has a milestone.")
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="Without one, the newest milestone.")] = None,
+    dtype: Annotated[ExportType, typer.Option(help="Of the written tensors.")] = ExportType.float32,
+    storage: StorageOption = DEFAULT_STORAGE,
+) -> None:
+    """A milestone as safetensors under the published names. Example: ncp export demo-1a2b3c --stage stage2 --to ./model"""
+    from pathlib import Path
+
+    from jobs.checkpoint_ref import find_checkpoint
+    from jobs.export import export_checkpoint
+
+    opened = Storage(storage)
+    name = run + (f"/{stage}" if stage else "") + (f"@{step}" if step is not None else "")
+    reference = find_checkpoint(opened, name)
+    export_checkpoint(opened, reference, Path(to), dtype.value)
+    _say(f"{reference.stage} step {reference.step} -> {to}")
 
 
 @app.command()

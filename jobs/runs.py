@@ -17,7 +17,6 @@ from curriculum.schema import Recipe
 from pipeline.dag.step import Step
 from pipeline.storage import Storage
 
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 

@@ -143,7 +143,11 @@ class Storage:
         self.write_bytes(key, encode_json(value))
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write `key` only if it does not exist. True for exactly one caller, False for every other."""
+        """Write `key` only if it does not exist. True for exactly one caller, False for every other.
+
+        Callers that contend must write different contents (a holder, an attempt, a time), since on S3 the one that
+        won after a lost answer is told from the others by finding its own.
+        """
         path = self.path(key)
         if self.local:
             temporary = self._write_temporary(path, data)
@@ -159,6 +163,11 @@ class Storage:
                 self.fs.pipe_file(path, data, mode="create")
             except FileExistsError:
                 return False
+            except OSError as error:
+                if not _precondition_failed(error):
+                    raise
+                # A client library retries a put whose answer was lost, and is then refused by its own object.
+                return self.read_bytes(key) == data
             return True
 
     def create_json(self, key: str, value: Any) -> bool:
@@ -238,6 +247,12 @@ class Storage:
 def encode_json(value: Any) -> bytes:
     """JSON as ncp stores it: sorted keys, indented, no NaN (a NaN in a record would not be JSON)."""
     return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _precondition_failed(error: OSError) -> bool:
+    """Whether S3 refused a conditional put because the object exists (412) or is being written now (409)."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict")
 
 
 def _temporary_beside(path: str) -> str:

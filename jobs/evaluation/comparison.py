@@ -140,8 +140,8 @@ def match(baseline: LossCurve, candidate: LossCurve, *, window: float = WINDOW) 
 def local_line(x: Array, y: Array, width: float) -> Array:
     """Smoothed y: the least-squares line through the points within width / 2 of each x, at that x.
 
-    Points that are not finite are left out of every line. Where fewer than three distinct points are in reach the mean
-    is taken. O(n) by running sums.
+    Points that are not finite are left out of every line. Where one point is in reach it is itself; where none, NaN.
+    O(n) by running sums.
     """
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     scale = max(float(x[-1] - x[0]), 1e-300)
@@ -155,7 +155,7 @@ def local_line(x: Array, y: Array, width: float) -> Array:
     count = np.maximum(n, 1.0)
     mean_u, mean_y = su / count, sy / count
     variance, covariance = suu / count - mean_u**2, suy / count - mean_u * mean_y
-    slope = np.where((n >= 3) & (variance > 1e-18), covariance / np.maximum(variance, 1e-18), 0.0)
+    slope = np.where((n >= 2) & (variance > 1e-18), covariance / np.maximum(variance, 1e-18), 0.0)
     return np.where(n > 0, mean_y + slope * (u - mean_u), np.nan)
 
 

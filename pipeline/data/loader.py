@@ -69,15 +69,15 @@ class WindowLoader:
         missing = [name for name in drawn if name not in outputs]
         if missing:
             raise ValueError(f"mixture.{missing[0]}: the source has not been staged")
-        self._sources = {
+        self.sources = {
             name: SourceWindows(storage, outputs[name], sequence_length, check=check) for name in drawn
         }
-        tokenizers = {name: source.manifest.tokenizer for name, source in self._sources.items()}
+        tokenizers = {name: source.manifest.tokenizer for name, source in self.sources.items()}
         if len(set(tokenizers.values())) > 1:
             raise ValueError(f"mixture: sources were staged with different tokenizers: {tokenizers}")
-        windows = {name: source.windows for name, source in self._sources.items()}
+        windows = {name: source.windows for name, source in self.sources.items()}
         self.order = Order(windows, weights, block, seed)
-        self.eos_id = next(iter(self._sources.values())).manifest.eos_id
+        self.eos_id = next(iter(self.sources.values())).manifest.eos_id
 
     @property
     def labels_per_batch(self) -> int:
@@ -112,7 +112,7 @@ class WindowLoader:
         tokens = np.empty((len(positions), self.sequence_length), dtype=np.uint32)
         draws: Draws = self.order.at(positions)
         for row, (source, window) in enumerate(zip(draws.source, draws.window, strict=True)):
-            self._sources[self.order.sources[source]].read(int(window), tokens[row])
+            self.sources[self.order.sources[source]].read(int(window), tokens[row])
         return tokens
 
     def steps_supply(self, max_repetition: float = 1.0) -> int:

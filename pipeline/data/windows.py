@@ -38,6 +38,12 @@ class SourceWindows:
         shard = int(np.searchsorted(self._first, window, side="right")) - 1
         return shard, (window - int(self._first[shard])) * self.sequence_length
 
+    def windows_of(self, shard: int, first_token: int, last_token: int) -> range:
+        """The windows of a shard that hold any of its tokens `first_token` to `last_token`; none for the tail."""
+        first, end = int(self._first[shard]), int(self._first[shard + 1])
+        length = self.sequence_length
+        return range(min(first + first_token // length, end), min(first + last_token // length + 1, end))
+
     def read(self, window: int, out: NDArray[np.uint32]) -> None:
         """Copy one window's tokens into `out` ([L])."""
         shard, start = self.locate(window)

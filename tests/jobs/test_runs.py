@@ -35,7 +35,7 @@ def test_recording_the_same_run_again_is_a_resume(storage: Storage) -> None:
 def test_an_explicit_name_of_something_else_is_refused_and_kept(storage: Storage) -> None:
     _record(storage, "mine")
     with pytest.raises(
-        RecipeError, match="--name: 'mine' already names a run of recipe 'demo' .* choose another"
+        RecipeError, match=r"--name: 'mine' already names a run of recipe 'demo' .* choose another"
     ):
         _record(storage, "mine", "stage2.optimizer.lr=0.001")
     assert read_run(storage, "mine")["overrides"] == []
@@ -43,7 +43,7 @@ def test_an_explicit_name_of_something_else_is_refused_and_kept(storage: Storage
 
 def test_an_unknown_run_names_the_known_ones(storage: Storage) -> None:
     _record(storage, "mine")
-    with pytest.raises(RecipeError, match="'yours' does not exist .*: mine"):
+    with pytest.raises(RecipeError, match=r"'yours' does not exist .*: mine"):
         read_run(storage, "yours")
 
 

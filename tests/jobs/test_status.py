@@ -47,7 +47,7 @@ def _status(storage: Storage) -> dict[str, tuple[str, str]]:
 def test_the_states_of_a_run_that_failed(storage: Storage) -> None:
     steps = [_step("a"), _step("b"), _step("c")]
     _record(storage, *steps)
-    assert _status(storage) == {name: ("waiting", "") for name in "abc"}
+    assert _status(storage) == dict.fromkeys("abc", ("waiting", ""))
     assert run_status(storage, "r").state == "stopped"
 
     def work(context: StepContext) -> dict[str, Any]:

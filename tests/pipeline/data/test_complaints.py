@@ -169,7 +169,7 @@ def test_10_a_long_document_is_split_over_windows_and_nothing_is_put_between(
     count = manifest.windows(16)
     windows = np.empty((count, 16), dtype=np.uint32)
     for window in range(count):
-        one._sources["corpus"].read(window, windows[window])
+        one.sources["corpus"].read(window, windows[window])
     assert tokenizer.decode(windows.reshape(-1)) == tokenizer.decode(tokenizer.encode(text)[: count * 16])
 
 

@@ -1,0 +1,22 @@
+"""`ncp export`: a milestone as safetensors under the published names, with config.json and the tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from curriculum.errors import RecipeError
+from jobs.checkpoint_ref import CheckpointRef, load_checkpoint
+from pipeline.storage import Storage
+
+
+def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, dtype: str) -> None:
+    """Write `reference` into `folder`. Raises RecipeError when the folder already holds something."""
+    import torch
+
+    from ncp_model.hf import save_pretrained
+
+    if folder.exists() and any(folder.iterdir()):
+        raise RecipeError(f"--to: {str(folder)!r} is not empty; choose a new folder")
+    model, _ = load_checkpoint(storage, reference)
+    save_pretrained(model.state_dict(), reference.recipe.model, folder, dtype=getattr(torch, dtype))
+    (folder / "tokenizer.json").write_bytes(storage.read_bytes(reference.tokenizer_key))

@@ -1,0 +1,58 @@
+"""`ncp generate`: text from a checkpoint, streamed as it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from curriculum.errors import RecipeError
+from jobs.checkpoint_ref import find_checkpoint, load_checkpoint, load_folder
+from pipeline.storage import Storage
+
+
+def generate_text(
+    storage_url: str,
+    checkpoint: str,
+    prompt: str,
+    *,
+    max_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+) -> Iterator[str]:
+    """Pieces of text that continue `prompt`; a character whose bytes come in several tokens is yielded whole.
+
+    An empty prompt starts from the end-of-text token, as a new document does. Raises RecipeError for a checkpoint that
+    does not exist, or sampling settings out of range.
+    """
+    from ncp_model.generate import stream
+
+    if Path(checkpoint).is_dir():
+        model, tokenizer = load_folder(Path(checkpoint))
+    else:
+        storage = Storage(storage_url)
+        model, tokenizer = load_checkpoint(storage, find_checkpoint(storage, checkpoint))
+    ids = tokenizer.encode(prompt) or [tokenizer.eos_id]
+    try:
+        tokens = stream(
+            model,
+            ids,
+            max_new_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            eos_id=tokenizer.eos_id,
+        )
+        produced: list[int] = []
+        shown = 0
+        for token in tokens:
+            produced.append(token)
+            text = tokenizer.decode(produced)
+            if not text.endswith("\ufffd"):
+                yield text[shown:]
+                shown = len(text)
+        yield tokenizer.decode(produced)[shown:]
+    except ValueError as error:
+        raise RecipeError(f"generate: {error}") from error
