@@ -113,6 +113,16 @@ class EvaluationSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateSpec:
+    """A bound that the stage's evaluation must meet before a stage that starts from it may begin. Part of no identity."""
+
+    metric: str = "mixture.model.bits_per_byte"
+    """Dotted path into the evaluation; `mixture` is the held-out average with the stage's own weights."""
+    max: float | None = None
+    min: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageSpec:
     """One stage of the curriculum (design, section 5)."""
 
@@ -135,6 +145,8 @@ class StageSpec:
     on_shortage: str = "error"
     """`error` or `repeat`: what to do when a source holds fewer windows than `max_repetition` allows for."""
     evaluation: EvaluationSpec = field(default_factory=EvaluationSpec)
+    gate: GateSpec | None = None
+    """Beside it, a loss that is not finite or is spiking always refuses the next stage."""
 
 
 @dataclass(frozen=True, kw_only=True)

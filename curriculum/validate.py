@@ -95,6 +95,8 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
     _one_of(f"{key}.on_shortage", stage.on_shortage, ("error", "repeat"))
     _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer"))
     _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage",))
+    if stage.gate is not None and stage.gate.max is None and stage.gate.min is None:
+        raise RecipeError(f"{key}.gate: {stage.gate.metric!r} has no bound; give gate.max or gate.min")
     if stage.init.from_ is not None and stage.init.from_ not in earlier:
         raise RecipeError(
             f"{key}.init.from: {stage.init.from_!r} is not an earlier stage; {nearest(stage.init.from_, earlier) if earlier else 'this is the first stage, leave it out'}"

@@ -1,6 +1,6 @@
 """The `ncp` command line: thin. It parses, calls, prints, and turns errors into one line and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 4 stopped.
+Exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 refused by a gate, 4 stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipeline.dag.store import StepStore
 from pipeline.data.errors import SourceError
 from pipeline.storage import Storage, StorageError
 
-DONE, FAILED, USAGE, STOPPED = 0, 1, 2, 4
+DONE, FAILED, USAGE, REFUSED, STOPPED = 0, 1, 2, 3, 4
 
 
 class ExportType(enum.Enum):
@@ -91,12 +91,18 @@ def run(
     name: Annotated[
         str | None, typer.Option(help="Name of the run; by default {recipe}-{6 hex of its identity}.")
     ] = None,
+    accept_gate: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave this stage whatever its gate says; recorded.", metavar="STAGE"),
+    ] = None,
 ) -> None:
     """The whole DAG, here and now: local Ray unless RAY_ADDRESS names a cluster. Run it again to resume. Example: ncp run demo"""
     loaded = load_recipe(recipe, overrides or [])
     opened = Storage(storage)
     try:
-        planned, outcome = run_recipe(opened, loaded, name=name, overrides=overrides or [], say=_say)
+        planned, outcome = run_recipe(
+            opened, loaded, name=name, overrides=overrides or [], accept=accept_gate or [], say=_say
+        )
     except Stopped as stop:
         _say(f"{stop}; run the same command again to resume")
         raise typer.Exit(STOPPED) from None
@@ -248,6 +254,8 @@ def _print_failures(outcome: Outcome) -> int:
         print(f"error: {step}: {failure.message}", file=sys.stderr)
     for step, culprit in outcome.blocked.items():
         print(f"error: {step}: not run, because {culprit} failed", file=sys.stderr)
+    if all(failure.refused for failure in outcome.failed.values()):
+        return REFUSED
     return USAGE if all(failure.user for failure in outcome.failed.values()) else FAILED
 
 

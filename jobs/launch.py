@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
+from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe
 from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
+from jobs.gates import accept_gate
 from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
 from jobs.ray_session import ray_session
 from jobs.runs import check_run_name, record_run
@@ -87,6 +89,7 @@ def run_recipe(
     *,
     name: str | None,
     overrides: Sequence[str],
+    accept: Sequence[str],
     say: Callable[[str], None],
 ) -> tuple[Planned, Outcome]:
     """Pin, record and run every step that is not done. Raises Stopped when told to stop."""
@@ -95,10 +98,15 @@ def run_recipe(
     check_suites(recipe)
     if name is not None:
         check_run_name(name)
+    for stage in accept:
+        if stage not in recipe.stages:
+            raise RecipeError(f"--accept-gate: no stage {stage!r}; {nearest(stage, recipe.stages)}")
     storage.probe()
     planned = resolve(recipe, pin_sources(storage, recipe, say))
     run = name or planned.run
     record_run(storage, run, recipe, planned.pins, planned.steps, overrides)
+    for stage in accept:
+        accept_gate(storage, run, stage)
     rows = make_plan(planned.steps, storage)
     waiting = [row for row in rows if row.state != "done"]
     say(f"run {run} in {storage.url}: {len(rows)} steps, {len(rows) - len(waiting)} done already")

@@ -30,6 +30,7 @@ from ncp_model.losses import (
     ratio,
     valid_chunks,
 )
+from ncp_model.mixing import State
 from ncp_model.output import ConceptOutput, ModelOutput
 from ncp_model.quantizer import ConceptPredictor
 from ncp_model.residual import Fusion, RouteNorms, row_sources, token_sources
@@ -102,18 +103,18 @@ class NCPModel(nn.Module):
     @staticmethod
     def run_tower(
         layers: nn.ModuleList, x: Tensor, pattern: AttentionPattern, caches: Caches | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[State]]:
         """Run layers that read nothing but their own tower: output, and the raw output of each layer, [B, T, d]."""
-        history = [x]
+        history = [State(x)]
         for layer, cache in zip(layers, caches or [None] * len(layers), strict=True):
             raw, x = layer(x, history, pattern, cache)
-            history.append(raw)
+            history.append(State(raw))
         return x, history[1:]
 
     def predict_concepts(
         self,
         h: Tensor,
-        encoder_raw: Sequence[Tensor],
+        encoder_raw: Sequence[State],
         grid: ChunkGrid | ChunkGather,
         pattern: AttentionPattern,
         caches: Caches | None = None,
@@ -123,15 +124,20 @@ class NCPModel(nn.Module):
         z = self.vq_norm(pooled)
         sources = None
         if self.route_norms is not None:
-            read = [grid.pool(raw) for raw in encoder_raw[:-1]]
+            read = [State(grid.pool(raw.value)) for raw in encoder_raw[:-1]]
             sources = token_sources(read, self.route_norms.encoder_to_concept)
-        y, history = z, [z]
+        y, history = z, [State(z)]
         for layer, cache in zip(self.concept, caches or [None] * len(self.concept), strict=True):
             raw, y = layer(y, history, pattern, sources, cache)
-            history.append(raw)
+            history.append(State(raw))
         prediction = self.predictor(self.concept_norm(y), z)
         target = z if self.spec.ncp.target == "normed" else pooled
-        return ConceptOutput(**prediction._asdict(), target=target.detach(), normed=z, raw=tuple(history[1:]))
+        return ConceptOutput(
+            **prediction._asdict(),
+            target=target.detach(),
+            normed=z,
+            raw=tuple(state.value for state in history[1:]),
+        )
 
     def concept_rows(
         self, h: Tensor, concept: ConceptOutput | None, grid: ChunkGrid
@@ -146,7 +152,7 @@ class NCPModel(nn.Module):
     def decode(
         self,
         h: Tensor,
-        encoder_raw: Sequence[Tensor],
+        encoder_raw: Sequence[State],
         rows: Tensor,
         raw_rows: Tensor,
         grid: ChunkGrid | TokenGrid,
@@ -159,10 +165,10 @@ class NCPModel(nn.Module):
         if self.route_norms is not None:
             encoder_sources = token_sources(encoder_raw, self.route_norms.encoder_to_decoder)
             concept_sources = row_sources(raw_rows, self.route_norms.concept_to_decoder, grid)
-        history = [x]
+        history = [State(x)]
         for layer, cache in zip(self.decoder, caches or [None] * len(self.decoder), strict=True):
             raw, x = layer(x, history, pattern, grid, rows, encoder_sources, concept_sources, cache)
-            history.append(raw)
+            history.append(State(raw))
         return x
 
     def losses(

@@ -1,7 +1,8 @@
 """Residual routes within and across the three towers, and their fusion (NCP spec 2.6 - 2.9).
 
-Histories are lists, never stacked: a route reads each state once and accumulates. The shared LayerNorm of a cross-module
-route is applied algebraically. With mixing weights a_i that sum to 1 and LN(S_i) = (S_i - mu_i) r_i * gamma + beta,
+States are never stacked: a route reads each once and accumulates (`ncp_model.mixing`). The shared LayerNorm of a
+cross-module route is applied algebraically. With mixing weights a_i that sum to 1 and
+LN(S_i) = (S_i - mu_i) r_i * gamma + beta,
 
     sum_i a_i LN(S_i) = gamma * sum_i (a_i r_i) (S_i - mu_i) + beta,
 
@@ -19,16 +20,7 @@ from torch import Tensor, nn
 
 from curriculum.model_spec import ModelSpec
 from ncp_model.grid import ChunkGrid, TokenGrid
-
-
-def mix(states: Sequence[Tensor], weights: Tensor) -> Tensor:
-    """sum_i weights[..., i] * states[i]: states [B, n, d] each, weights [B, n, len(states)] -> [B, n, d]."""
-    total_type = torch.promote_types(weights.dtype, torch.float32)
-    columns = weights.to(total_type).unsqueeze(-2).unbind(-1)
-    total = columns[0] * states[0]
-    for column, state in zip(columns[1:], states[1:], strict=True):
-        total = torch.addcmul(total, column, state)
-    return total.to(states[0].dtype)
+from ncp_model.mixing import State, mix, norm_statistics
 
 
 class RouteWeights(nn.Module):
@@ -56,12 +48,12 @@ class IntraResidual(nn.Module):
         self.static = nn.Parameter(torch.empty(candidates))
         self.softmax = softmax
 
-    def forward(self, history: Sequence[Tensor], condition: Tensor) -> Tensor:
-        """history: `candidates` states [B, n, d], the newest last; condition [B, n, d] -> [B, n, d]."""
+    def forward(self, history: Sequence[State], newest: Tensor, condition: Tensor) -> Tensor:
+        """`candidates` states [B, n, d] in all: history and the newest; condition [B, n, d] -> [B, n, d]."""
         weights = self.weights(condition) + self.static
         if self.softmax:
             weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
-        return mix(history, weights)
+        return mix(history, weights, newest=newest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +63,7 @@ class Sources:
     `mean` and `rstd` are [B, n, K] in at least float32, one column per state [B, n, d].
     """
 
-    states: tuple[Tensor, ...]
+    states: tuple[State, ...]
     mean: Tensor
     rstd: Tensor
     scale: Tensor
@@ -80,8 +72,7 @@ class Sources:
     def mix(self, weights: Tensor) -> Tensor:
         """sum_i weights_i (S_i - mu_i) r_i: weights [B, n, K] -> [B, n, d], before the norm's scale and bias."""
         weights = weights * self.rstd
-        offset = (weights * self.mean).sum(-1, keepdim=True)
-        return mix(self.states, weights) - offset.to(self.states[0].dtype)
+        return mix(self.states, weights, offset=-(weights * self.mean).sum(-1, keepdim=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +97,9 @@ class RowSources:
         return self.grid.by_token(mixed)
 
 
-def norm_statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """LayerNorm's mean and 1 / sqrt(variance + eps) over the last dimension, in at least float32."""
-    variance, mean = torch.var_mean(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, correction=0)
-    return mean, torch.rsqrt(variance + eps)
-
-
-def token_sources(states: Sequence[Tensor], norm: nn.LayerNorm) -> Sources:
+def token_sources(states: Sequence[State], norm: nn.LayerNorm) -> Sources:
     """Prepare states [B, n, d] for routes at their own resolution."""
-    statistics = [norm_statistics(state, norm.eps) for state in states]
+    statistics = [norm_statistics(state.value, norm.eps) for state in states]
     mean, rstd = (torch.stack(column, dim=-1) for column in zip(*statistics, strict=True))
     return Sources(states=tuple(states), mean=mean, rstd=rstd, scale=norm.weight, bias=norm.bias)
 
@@ -138,7 +123,7 @@ class CrossResidual(nn.Module):
         logits = self.weights(y)
         weights = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         diag = self.diag if gate is None else self.diag * gate.to(self.diag.dtype)
-        return torch.addcmul(y + diag * sources.bias, sources.mix(weights), diag * sources.scale)
+        return torch.addcmul(y, sources.mix(weights), diag * sources.scale).add_(diag * sources.bias)
 
 
 class FinalConceptRoute(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ncp_model.grid import ChunkGather, TokenGrid, take, window_size
 from ncp_model.layers import AttentionPattern, rotary_angles, visibility
+from ncp_model.mixing import State
 from ncp_model.model import NCPModel, check_input
 
 
@@ -106,7 +107,7 @@ class GenerationSession:
             hidden, _ = self.model.run_tower(self.model.decoder, x, pattern, self.decoder_caches)
         else:
             h, encoder_raw = self._encode(x, pattern, slots, longest)
-            self._predict_concepts([h, *encoder_raw[:-1]], counts)
+            self._predict_concepts([h, *(state.value for state in encoder_raw[:-1])], counts)
             read = ((positions + 1) // self.spec.concept.chunk_size).clamp(max=self.max_chunks)
             rows, raw_rows = take(self.rows, read), take(self.raw_rows, read)
             hidden = self.model.decode(
@@ -170,7 +171,7 @@ class GenerationSession:
 
     def _encode(
         self, x: Tensor, pattern: AttentionPattern, slots: Tensor, visible: int
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[State]]:
         _aim(self.encoder_caches, slots, visible)
         return self.model.run_tower(self.model.encoder, x, pattern, self.encoder_caches)
 
@@ -199,9 +200,8 @@ class GenerationSession:
             visible = int((first + completed).max())
             pattern = self._pattern(numbers, visible, self.spec.concept.rope_stride)
             _aim(self.concept_caches, slots, visible)
-            concept = self.model.predict_concepts(
-                window[0], [*window[1:], window[0]], pool, pattern, self.concept_caches
-            )
+            raw = [State(part) for part in (*window[1:], window[0])]
+            concept = self.model.predict_concepts(window[0], raw, pool, pattern, self.concept_caches)
             rows = torch.where(slots < self.max_chunks, slots + 1, self.max_chunks + 1)
             batch = torch.arange(len(counts), device=self.device).unsqueeze(1)
             self.rows[batch, rows] = concept.predicted
@@ -217,7 +217,7 @@ class GenerationSession:
         x = self.model.embed_tokens(self.ids.gather(1, positions.clamp(max=self.max_length)))
         h, encoder_raw = self._encode(x, self._pattern(positions, longest), slots, longest)
         reopened = (counts > 0).view(-1, 1, 1)
-        states = [h, *encoder_raw[:-1]]
+        states = [h, *(state.value for state in encoder_raw[:-1])]
         for index, old in enumerate(self.pending):
             self.pending[index] = torch.where(reopened, _padded(states[index], old.shape[1]), old)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from curriculum.model_spec import ModelSpec
 from ncp_model.grid import ChunkGrid, TokenGrid
 from ncp_model.layers import AttentionPattern, Block, LayerCache
+from ncp_model.mixing import State
 from ncp_model.residual import CrossResidual, FinalConceptRoute, IntraResidual, RowSources, Sources
 
 
@@ -30,20 +31,20 @@ class TowerLayer(nn.Module):
         self.condition_on_delta = spec.irc.cond == "delta"
 
     def advance(
-        self, x: Tensor, history: Sequence[Tensor], pattern: AttentionPattern, cache: LayerCache | None
+        self, x: Tensor, history: Sequence[State], pattern: AttentionPattern, cache: LayerCache | None
     ) -> tuple[Tensor, Tensor]:
         """The block's raw output and the IRC's mixture, both [B, n, d]."""
         raw = self.block(x, pattern, cache)
         if self.irc is None:
             return raw, raw
-        return raw, self.irc([*history, raw], raw - x if self.condition_on_delta else raw)
+        return raw, self.irc(history, raw, raw - x if self.condition_on_delta else raw)
 
 
 class EncoderLayer(TowerLayer):
     """Encoder layer, also the layer of the vanilla stack."""
 
     def forward(
-        self, x: Tensor, history: Sequence[Tensor], pattern: AttentionPattern, cache: LayerCache | None = None
+        self, x: Tensor, history: Sequence[State], pattern: AttentionPattern, cache: LayerCache | None = None
     ) -> tuple[Tensor, Tensor]:
         """x [B, n, d] -> raw output, and input of the next layer."""
         return self.advance(x, history, pattern, cache)
@@ -61,7 +62,7 @@ class ConceptLayer(TowerLayer):
     def forward(
         self,
         x: Tensor,
-        history: Sequence[Tensor],
+        history: Sequence[State],
         pattern: AttentionPattern,
         encoder: Sources | None,
         cache: LayerCache | None = None,
@@ -85,7 +86,7 @@ class DecoderLayer(TowerLayer):
     def forward(
         self,
         x: Tensor,
-        history: Sequence[Tensor],
+        history: Sequence[State],
         pattern: AttentionPattern,
         grid: ChunkGrid | TokenGrid,
         concept_rows: Tensor,

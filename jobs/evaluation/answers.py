@@ -9,6 +9,9 @@ worked solution instead.
 from __future__ import annotations
 
 import re
+import string
+from collections import Counter
+from collections.abc import Sequence
 
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?")
 _STATED = re.compile(r"[Aa]nswer is:?\s*\$?(-?\s?\$?\d[\d,]*(?:\.\d+)?)")
@@ -97,3 +100,24 @@ def normalise_math(answer: str) -> str:
 def same_math(prediction: str | None, gold: str) -> bool:
     """Whether a predicted answer is the gold one, both put through the same normaliser."""
     return prediction is not None and normalise_math(prediction) == normalise_math(gold)
+
+
+def token_f1(prediction: str, golds: Sequence[str]) -> float:
+    """Harmonic mean of precision and recall of the words of `prediction`, against the gold answer it fits best.
+
+    Words as SQuAD compares them: lower case, without punctuation and the articles a, an, the. For DROP this is simpler
+    than its own metric, which also aligns several spans and demands equal numbers.
+    """
+    return max((_words_f1(_words(prediction), _words(gold)) for gold in golds), default=0.0)
+
+
+def _words(text: str) -> list[str]:
+    text = "".join(" " if character in string.punctuation else character for character in text.lower())
+    return [word for word in text.split() if word not in ("a", "an", "the")]
+
+
+def _words_f1(predicted: list[str], gold: list[str]) -> float:
+    if not predicted or not gold:
+        return float(predicted == gold)
+    common = sum((Counter(predicted) & Counter(gold)).values())
+    return 2 * common / (len(predicted) + len(gold))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.evaluation.answers import gsm8k_answer, last_boxed, math_answer, same_math
+from jobs.evaluation.answers import gsm8k_answer, last_boxed, math_answer, same_math, token_f1
 from jobs.evaluation.metrics import mean, standard_error
 from jobs.evaluation.programs import (
     HUMANEVAL_STOPS,
@@ -25,62 +25,65 @@ from jobs.evaluation.programs import (
 )
 from jobs.evaluation.readers import read_records
 from jobs.evaluation.sandbox import Limits, run_program
+from jobs.evaluation.tasks import Task
 
 Complete = Callable[[Sequence[str], Sequence[str], int], list[list[str]]]
 """(prompts, stop strings, most new tokens) -> for each prompt its samples."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerativeTask:
-    """One benchmark whose answers are generated."""
+Score = Callable[[Mapping[str, Any], str], float]
+"""How right a completion is, 0 to 1: (record, completion)."""
 
-    label: str
-    location: str
-    metric: str
-    """`exact_match` or `pass_at_1`."""
-    shots: int
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """How the answers of a task are generated and judged."""
+
     max_new_tokens: int
     stops: tuple[str, ...]
-    right: Callable[[Mapping[str, Any], str], bool] | None = None
-    """Judges a completion by reading it: (document, completion)."""
+    score: Score | None = None
+    """Judges a completion by reading it."""
     program: Callable[[Mapping[str, Any], str], str] | None = None
-    """Judges a completion by running what this builds from it."""
+    """Judges a completion by running what this builds from the document and it."""
 
 
-def gsm8k_right(document: Mapping[str, Any], completion: str) -> bool:
-    return gsm8k_answer(completion) == gsm8k_answer(document["short_answer"])
+def gsm8k_right(record: Mapping[str, Any], completion: str) -> float:
+    return float(gsm8k_answer(completion) == gsm8k_answer(record["doc"]["short_answer"]))
 
 
-def math_right(document: Mapping[str, Any], completion: str) -> bool:
-    gold = last_boxed(document["solution"])
-    return gold is not None and same_math(math_answer(completion), gold)
+def math_right(record: Mapping[str, Any], completion: str) -> float:
+    gold = last_boxed(record["doc"]["solution"])
+    return float(gold is not None and same_math(math_answer(completion), gold))
 
 
-GENERATIVE: dict[str, GenerativeTask] = {
-    task.label: task
-    for task in (
-        GenerativeTask(
-            label="gsm8k_8shot_cot", location="gsm8k/gold_bpb_5shot", metric="exact_match", shots=8,
-            max_new_tokens=512, stops=("Question:", "\n\n"), right=gsm8k_right,
-        ),
-        GenerativeTask(
-            label="minerva_math_500_4shot", location="minerva_math_500/gold_bpb_0shot", metric="exact_match", shots=4,
-            max_new_tokens=1024, stops=("Problem:", "I hope it is correct."), right=math_right,
-        ),
-        GenerativeTask(
-            label="codex_humaneval_3shot", location="codex_humaneval/gold_bpb_3shot", metric="pass_at_1", shots=3,
-            max_new_tokens=512, stops=HUMANEVAL_STOPS, program=humaneval_program,
-        ),
-        GenerativeTask(
-            label="codex_mbpp_3shot", location="codex_mbpp/gold_bpb_3shot", metric="pass_at_1", shots=3,
-            max_new_tokens=512, stops=MBPP_STOPS, program=mbpp_program,
-        ),
+def words_right(record: Mapping[str, Any], completion: str) -> float:
+    label = record["label"]
+    golds = (
+        [" ".join(gold) if isinstance(gold, list) else gold for gold in label]
+        if isinstance(label, list)
+        else [label]
     )
-}  # fmt: skip
+    return token_f1(completion, golds)
+
+
+def generation_of(task: Task) -> Generation:
+    """How a generative task is answered. Raises ValueError for one that is scored by log-likelihood."""
+    if not task.generative:
+        raise ValueError(f"evaluation: {task.label} is scored by log-likelihood, not generated")
+    if task.family == "gsm8k":
+        return Generation(max_new_tokens=512, stops=("Question:", "\n\n"), score=gsm8k_right)
+    if task.family.startswith("minerva_math"):
+        return Generation(max_new_tokens=1024, stops=("Problem:", "I hope it is correct."), score=math_right)
+    if task.family == "humaneval":
+        return Generation(max_new_tokens=512, stops=HUMANEVAL_STOPS, program=humaneval_program)
+    if task.family == "mbpp":
+        return Generation(max_new_tokens=512, stops=MBPP_STOPS, program=mbpp_program)
+    stops = ("\n\n", "Question:", "Passage:", "Category:", "Title:")
+    return Generation(max_new_tokens=50, stops=stops, score=words_right)
 
 
 def evaluate_generative(
-    task: GenerativeTask,
+    task: Task,
     data: Path,
     complete: Complete,
     *,
@@ -97,36 +100,43 @@ def evaluate_generative(
     the number of samples allows. Raises SandboxError where programs cannot be contained.
     """
     wanted = None if questions is None else set(questions)
-    records = [r for r in read_records(data, task.location) if wanted is None or r["doc_id"] in wanted]
-    chances: list[dict[int, float]] = []
-    samples = 0
+    generation = generation_of(task)
+    location = task.location.removeprefix("oe:")
+    records = [r for r in read_records(data, location) if wanted is None or r["doc_id"] in wanted]
+    values: dict[int, list[float]] = {k: [] for k in sorted({1, *ks})}
+    samples = done = 0
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(records), batch_size):
             batch = records[start : start + batch_size]
             prompts = [record["request"]["context"] for record in batch]
-            completions = complete(prompts, task.stops, task.max_new_tokens)
-            judged = [
-                (record["doc"], truncate_at(text, task.stops) if task.program else text)
-                for record, texts in zip(batch, completions, strict=True)
-                for text in texts
+            completions = complete(prompts, generation.stops, generation.max_new_tokens)
+            pairs = [
+                (record, text) for record, texts in zip(batch, completions, strict=True) for text in texts
             ]
-            verdicts = list(pool.map(lambda item: _judge(task, item[0], item[1], unsafe_execution), judged))
+            scores = list(
+                pool.map(lambda pair: _judge(generation, pair[0], pair[1], unsafe_execution), pairs)
+            )
             for texts in completions:
-                samples = len(texts)
-                right, verdicts = sum(verdicts[: len(texts)]), verdicts[len(texts) :]
-                chances.append({k: pass_at_k(len(texts), right, k) for k in (1, *ks) if k <= len(texts)})
+                samples, right, scores = len(texts), scores[: len(texts)], scores[len(texts) :]
+                values[1].append(sum(right) / samples)
+                for k in values:
+                    if 1 < k <= samples:
+                        values[k].append(pass_at_k(samples, sum(score == 1.0 for score in right), k))
+            done += len(batch)
             if progress is not None:
-                progress(len(chances), len(records))
+                progress(done, len(records))
     result: dict[str, Any] = {"questions": len(records), "samples": samples, "skipped": 0}
-    for k in sorted({1, *ks}):
-        values = [chance[k] for chance in chances if k in chance]
+    for k, means in values.items():
         name = task.metric if k == 1 else f"pass_at_{k}"
-        result[name], result[f"{name}_stderr"] = mean(values), standard_error(values)
+        result[name], result[f"{name}_stderr"] = mean(means), standard_error(means)
     return result
 
 
-def _judge(task: GenerativeTask, document: Mapping[str, Any], completion: str, unsafe: bool) -> bool:
-    if task.right is not None:
-        return task.right(document, completion)
-    assert task.program is not None
-    return run_program(task.program(document, completion), limits=Limits(), unsafe=unsafe).passed
+def _judge(generation: Generation, record: Mapping[str, Any], completion: str, unsafe: bool) -> float:
+    completion = truncate_at(completion, generation.stops) if generation.program else completion
+    if generation.score is not None:
+        return generation.score(record, completion)
+    assert generation.program is not None
+    return float(
+        run_program(generation.program(record["doc"], completion), limits=Limits(), unsafe=unsafe).passed
+    )

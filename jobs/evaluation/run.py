@@ -23,10 +23,10 @@ from jobs.evaluation.heldout import (
 )
 from jobs.evaluation.mixture import mixture_average
 from jobs.evaluation.sandbox import require_sandbox
-from jobs.evaluation.scorer import TextEncoder
 from jobs.evaluation.suites import suite_average, suite_tasks
 from jobs.evaluation.task_result import evaluate_task
 from ncp_model import NCPModel
+from pipeline.data.tokenizer import Tokenizer
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being measured, done, in all)."""
@@ -35,7 +35,7 @@ Progress = Callable[[str, int, int], None]
 def evaluate(
     model: NCPModel,
     *,
-    tokenizer: TextEncoder,
+    tokenizer: Tokenizer,
     tokenizer_sha256: str,
     heldout: Mapping[str, Iterable[HeldoutDocument]],
     spec: EvaluationSpec,

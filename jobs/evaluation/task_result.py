@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.evaluation.generative import GENERATIVE, evaluate_generative
+from jobs.evaluation.generation import model_completer
+from jobs.evaluation.generative import evaluate_generative
 from jobs.evaluation.metrics import task_metrics
 from jobs.evaluation.readers import load_requests, read_records
 from jobs.evaluation.requests import Request, ranked_groups, requests_digest, sample_questions
-from jobs.evaluation.scorer import TextEncoder, score_requests
+from jobs.evaluation.scorer import score_requests
 from jobs.evaluation.tasks import Task
 from ncp_model import NCPModel
+from pipeline.data.tokenizer import Tokenizer
 
 SAMPLE_SEED = 20251121
 """Draws the questions of a limited evaluation; fixed, so that equal limits ask equal questions for ever."""
@@ -25,7 +27,7 @@ def evaluate_task(
     data: Path,
     *,
     limit: int,
-    tokenizer: TextEncoder,
+    tokenizer: Tokenizer,
     sequence_length: int,
     batch_tokens: int = 16_384,
     unsafe_execution: bool = False,
@@ -37,11 +39,8 @@ def evaluate_task(
     """
     identity = {"family": task.family, "metric": task.metric, "shots": task.shots}
     if task.generative:
-        from jobs.evaluation.generation import model_completer
-
-        generative = GENERATIVE[task.label]
         result = evaluate_generative(
-            generative,
+            task,
             data,
             model_completer(model, tokenizer, sequence_length=sequence_length),
             questions=sampled_records(data, task, limit),
@@ -73,5 +72,5 @@ def sampled_records(data: Path, task: Task, limit: int) -> Sequence[int] | None:
     """The `doc_id`s a generative task is asked; None means all."""
     if limit <= 0:
         return None
-    groups = {str(record["doc_id"]) for record in read_records(data, GENERATIVE[task.label].location)}
+    groups = {str(record["doc_id"]) for record in read_records(data, task.location.removeprefix("oe:"))}
     return [int(group) for group in ranked_groups(groups, seed=SAMPLE_SEED, salt=task.label)[:limit]]

@@ -72,7 +72,12 @@ class Task:
     @property
     def generative(self) -> bool:
         """Answered by generating text, not by log-likelihood (`jobs.evaluation.generative`)."""
-        return self.metric in ("exact_match", "pass_at_1")
+        return self.metric in ("exact_match", "f1", "pass_at_1")
+
+    @property
+    def executes(self) -> bool:
+        """Judged by running what was generated."""
+        return self.metric == "pass_at_1"
 
 
 def _table() -> list[Task]:
@@ -167,6 +172,31 @@ def _table() -> list[Task]:
         ),
     ):
         add(label, family, f"oe:{location}", "bits_per_byte", shots)
+    add("lambada_0shot", "lambada", "oe:lambada/bpb_0shot", "greedy_match", 0)
+
+    # The same tasks, generated and judged. Their requests are the prompts of the files above.
+    for label, family, location, metric, shots in (
+        ("gsm8k_8shot", "gsm8k", "gsm8k/gold_bpb_5shot", "exact_match", 8),
+        ("minerva_math_500_4shot", "minerva_math_500", "minerva_math_500/gold_bpb_0shot", "exact_match", 4),
+        *(
+            (
+                f"minerva_math_{part}_4shot",
+                "minerva_math",
+                f"minerva_math_{part}/gold_bpb_0shot",
+                "exact_match",
+                4,
+            )
+            for part in MATH_SUBJECTS
+        ),
+        ("codex_humaneval_3shot", "humaneval", "codex_humaneval/gold_bpb_3shot", "pass_at_1", 3),
+        ("codex_mbpp_3shot", "mbpp", "codex_mbpp/gold_bpb_3shot", "pass_at_1", 3),
+        ("coqa_0shot", "coqa", "coqa/bpb_0shot", "f1", 0),
+        ("drop_5shot", "drop", "drop/bpb_5shot", "f1", 5),
+        ("jeopardy_5shot", "jeopardy", "jeopardy/bpb_5shot", "f1", 5),
+        ("naturalqs_5shot", "naturalqs", "naturalqs_open/bpb_5shot", "f1", 5),
+        ("squad_5shot", "squad", "squad/bpb_5shot", "f1", 5),
+    ):
+        add(label, family, f"oe:{location}", metric, shots)
     return tasks
 
 

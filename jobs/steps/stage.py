@@ -11,10 +11,13 @@ from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
 from curriculum.tokens import tokens_before
+from jobs.gates import accepted_gate, check_gate
+from jobs.metric_log import read_metrics
 from jobs.ray_session import call_remote
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
 from pipeline.dag.runner import StepContext
+from pipeline.dag.store import StepStore
 from pipeline.data.manifest import Manifest
 from pipeline.data.order import Order, check_supply
 from pipeline.storage import Storage
@@ -27,6 +30,8 @@ class WorkerLost(RuntimeError):
 def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """Train until the step's milestone exists. Raises ValueError for what retrying cannot cure."""
     job = training_job(recipe, context)
+    if job.parent is not None and not context.store.milestones():
+        _pass_gate(recipe, context, job.parent)
     _check_supply(context.storage, job)
     write_transition(context.storage, job)
     call_remote(_fit, job, recipe.runtime)
@@ -61,6 +66,21 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         log_every_steps=recipe.runtime.log_every_steps,
         threads_per_worker=recipe.runtime.threads_per_worker,
         device="cuda" if recipe.runtime.gpus_per_worker else "cpu",
+    )
+
+
+def _pass_gate(recipe: Recipe, context: StepContext, parent: Parent) -> None:
+    """Ask the gate of the stage that is left, unless a person accepted it; raises GateRefused or GateBlocked."""
+    if accepted_gate(context.storage, context.run, parent.stage) is not None:
+        return
+    stage = recipe.stages[parent.stage]
+    evaluation = context.steps.get(f"{parent.stage}-eval")
+    receipt = StepStore(context.storage, evaluation.key).receipt() if evaluation is not None else None
+    check_gate(
+        parent.stage,
+        stage,
+        read_metrics(context.storage, parent.step_key, until=parent.step),
+        receipt["result"] if receipt is not None else None,
     )
 
 

@@ -24,6 +24,14 @@ from pipeline.storage import Storage
 WAIT_SECONDS = 1.0
 
 
+class Refused(Exception):
+    """An executor declines to start its step, by a rule and not by a fault. Nothing is retried or recorded as failed."""
+
+
+class Blocked(Exception):
+    """What the executor's rule asks for is not there to be judged. As Refused, but the run has failed, not been refused."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepContext:
     """What an executor is given."""
@@ -48,7 +56,7 @@ Executor = Callable[[StepContext], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something a person may want to see. `kind`: started, done, cached, waiting, failed, retrying, blocked."""
+    """Something a person may want to see. `kind`: started, done, cached, waiting, failed, refused, retrying, blocked."""
 
     kind: str
     step: Step
@@ -63,8 +71,10 @@ class Failure:
 
     message: str
     """One line."""
-    user: bool
+    user: bool = False
     """Whether the input is at fault, so that trying again cannot help."""
+    refused: bool = False
+    """Whether the executor declined by a rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +151,11 @@ def _complete(
             return None
         except Superseded as error:
             on_event(Event(kind="waiting", step=step, detail=str(error)))
+        except (Refused, Blocked) as error:
+            refused = isinstance(error, Refused)
+            kind = "refused" if refused else "blocked"
+            on_event(Event(kind=kind, step=step, detail=str(error), attempt=lease.number))
+            return Failure(message=str(error), refused=refused)
         except Exception as error:
             failures += 1
             message = one_line(error)

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from pipeline.data.order import Draws, Order
+from pipeline.data.order import Order
+from pipeline.data.shard_cache import ShardCache
 from pipeline.data.windows import SourceWindows
 from pipeline.storage import Storage
 
 IGNORE_INDEX = -100
 DIGEST_MODULUS = 2**63
+CONCURRENT_READS = 16
+"""Ranged reads in flight per loader when storage is remote."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,8 @@ class WindowLoader:
     """The batches of one stage.
 
     `outputs` maps each source of the mixture to the output prefix of its staging step. Shards on a local disk are
-    memory-mapped, others read by range. Before the first batch every manifest is checked against its shards' sizes
+    memory-mapped. Remote ones are read window by window, many at once and one batch ahead; with `cache_dir` they are
+    instead kept there whole, if all shards of the mixture fit in `cache_bytes`. Before the first batch every manifest is checked against its shards' sizes
     (`check=False` leaves that out). Raises ValueError for sources of different tokenizers, for a batch that does not
     hold whole windows, and for a source without one window.
     """
@@ -54,6 +60,8 @@ class WindowLoader:
         sequence_length: int,
         global_batch_tokens: int,
         check: bool = True,
+        cache_dir: str | None = None,
+        cache_bytes: int = 0,
     ):
         if (
             sequence_length < 2
@@ -78,6 +86,17 @@ class WindowLoader:
         windows = {name: source.windows for name, source in self.sources.items()}
         self.order = Order(windows, weights, block, seed)
         self.eos_id = next(iter(self.sources.values())).manifest.eos_id
+        self._remote = not storage.local
+        if self._remote and cache_dir is not None:
+            size = sum(
+                int(pc.sum(source.manifest.table["bytes"]).as_py()) for source in self.sources.values()
+            )
+            if size <= cache_bytes:
+                for source in self.sources.values():
+                    source.cache = ShardCache(cache_dir, cache_bytes)
+        self._reads = ThreadPoolExecutor(CONCURRENT_READS, "ncp-window") if self._remote else None
+        self._prefetch = ThreadPoolExecutor(1, "ncp-prefetch") if self._remote else None
+        self._ahead: tuple[tuple[int, int, int], Future[NDArray[np.uint32]]] | None = None
 
     @property
     def labels_per_batch(self) -> int:
@@ -92,12 +111,11 @@ class WindowLoader:
         """
         if not 0 <= rank < world_size or micro_batch_size < 1 or step < 0:
             raise ValueError(f"loader: no batch for {step=}, {rank=}, {world_size=}, {micro_batch_size=}")
-        first = step * self.windows_per_batch
-        positions = np.arange(first + rank, first + self.windows_per_batch, world_size, dtype=np.int64)
+        positions = self._positions(step, rank, world_size)
         per_rank = -(-self.windows_per_batch // world_size)
         count = -(-per_rank // micro_batch_size)
         rows = -(-per_rank // count)
-        tokens = self.tokens_at(positions)
+        tokens = self._share(step, rank, world_size)
         return [
             self._micro_batch(positions[i * rows : (i + 1) * rows], tokens[i * rows : (i + 1) * rows], rows)
             for i in range(count)
@@ -110,9 +128,18 @@ class WindowLoader:
     def tokens_at(self, positions: NDArray[np.int64]) -> NDArray[np.uint32]:
         """uint32 [len(positions), T]."""
         tokens = np.empty((len(positions), self.sequence_length), dtype=np.uint32)
-        draws: Draws = self.order.at(positions)
-        for row, (source, window) in enumerate(zip(draws.source, draws.window, strict=True)):
-            self.sources[self.order.sources[source]].read(int(window), tokens[row])
+        draws = self.order.at(positions)
+
+        def read(row: int) -> None:
+            source = self.sources[self.order.sources[draws.source[row]]]
+            source.read(int(draws.window[row]), tokens[row])
+
+        if self._reads is None:
+            for row in range(len(positions)):
+                read(row)
+        else:
+            for _ in self._reads.map(read, range(len(positions))):  # raises what a read raised
+                pass
         return tokens
 
     def steps_supply(self, max_repetition: float = 1.0) -> int:
@@ -124,6 +151,23 @@ class WindowLoader:
             middle = (low + high) // 2
             low, high = (middle, high) if self._supplies(middle, max_repetition) else (low, middle)
         return low
+
+    def _positions(self, step: int, rank: int, world_size: int) -> NDArray[np.int64]:
+        first = step * self.windows_per_batch
+        return np.arange(first + rank, first + self.windows_per_batch, world_size, dtype=np.int64)
+
+    def _share(self, step: int, rank: int, world_size: int) -> NDArray[np.uint32]:
+        """The rank's windows of a batch: from the read-ahead if it guessed right. Starts on the next batch if remote."""
+        if self._prefetch is None:
+            return self.tokens_at(self._positions(step, rank, world_size))
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == (step, rank, world_size):
+            tokens = ahead[1].result()
+        else:
+            tokens = self.tokens_at(self._positions(step, rank, world_size))
+        following = (step + 1, rank, world_size)
+        self._ahead = (following, self._prefetch.submit(self.tokens_at, self._positions(*following)))
+        return tokens
 
     def _supplies(self, steps: int, max_repetition: float) -> bool:
         needed = self.order.draws(steps * self.windows_per_batch)

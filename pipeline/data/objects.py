@@ -6,6 +6,7 @@ that nobody wants to download twice.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,21 @@ class PinnedFile:
 
 
 def list_objects(root: Storage) -> dict[str, PinnedFile]:
-    """Every object below `root` by its relative path, as the store's own listing describes it."""
+    """Every object below `root` by its relative path, as the store's own listing describes it.
+
+    The listing of a Hub commit cannot change and takes minutes for a large mix, whose sources are pinned one by one.
+    """
+    if root.url.startswith("hf://") and "@" in root.url:
+        return _list_commit(root.url)
+    return _list(root)
+
+
+@functools.lru_cache(maxsize=4)
+def _list_commit(url: str) -> dict[str, PinnedFile]:
+    return _list(Storage(url))
+
+
+def _list(root: Storage) -> dict[str, PinnedFile]:
     fresh = {} if root.local or root.fs.protocol == "memory" else {"refresh": True}
     listing: dict[str, Any] = root.fs.find(root.root, detail=True, **fresh)
     base = len(root.root) + 1

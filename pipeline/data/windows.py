@@ -1,13 +1,20 @@
-"""Windows of one staged source: the i-th slice of L tokens, wherever its shard lies."""
+"""Windows of one staged source: the i-th slice of L tokens, wherever its shard lies.
+
+Three ways to a window, one interface: a shard on a local disk is memory-mapped; a remote shard is fetched whole into
+a local cache once, if the caller gives one; otherwise a window is one ranged read of 4L bytes.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.data.manifest import Manifest
+from pipeline.data.shard_cache import ShardCache
 from pipeline.data.shards import map_tokens, read_tokens
 from pipeline.storage import Storage
 
@@ -16,16 +23,21 @@ MAX_MAPPED = 256
 
 
 class SourceWindows:
-    """Window i is `input_ids[j*L : (j+1)*L]` of one shard; windows never cross shards, tails are dropped."""
+    """Window i is `input_ids[j*L : (j+1)*L]` of one shard; windows never cross shards, tails are dropped.
+
+    `cache` may be set before the first read; it is only used when storage is remote. Reads are thread-safe.
+    """
 
     def __init__(self, storage: Storage, output: str, sequence_length: int, *, check: bool):
         self.manifest = Manifest.load(storage, output)
         if check:
             self.manifest.verify(storage)
         self.sequence_length = sequence_length
+        self.cache: ShardCache | None = None
         self._storage, self._output = storage, output
         self._first = np.concatenate([[0], np.cumsum(self.manifest.shard_tokens // sequence_length)])
         self._mapped: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
+        self._lock = threading.Lock()
 
     @property
     def windows(self) -> int:
@@ -47,21 +59,28 @@ class SourceWindows:
     def read(self, window: int, out: NDArray[np.uint32]) -> None:
         """Copy one window's tokens into `out` ([L])."""
         shard, start = self.locate(window)
-        if self._storage.local:
+        if self._storage.local or self.cache is not None:
             out[:] = self._map(shard)[start : start + self.sequence_length]
         else:
             entry = self.manifest.shard(shard)
             out[:] = read_tokens(self._storage, self._output, entry, start, self.sequence_length)
 
     def _map(self, shard: int) -> NDArray[np.uint32]:
-        tokens = self._mapped.get(shard)
-        if tokens is None:
-            entry = self.manifest.shard(shard)
-            path = self._storage.local_path(f"{self._output}/{entry.key}")
-            assert path is not None
-            tokens = self._mapped[shard] = map_tokens(path, entry)
-            if len(self._mapped) > MAX_MAPPED:
-                self._mapped.popitem(last=False)
-        else:
-            self._mapped.move_to_end(shard)
-        return tokens
+        with self._lock:
+            tokens = self._mapped.get(shard)
+            if tokens is None:
+                entry = self.manifest.shard(shard)
+                tokens = self._mapped[shard] = map_tokens(self._local_path(shard), entry)
+                if len(self._mapped) > MAX_MAPPED:
+                    self._mapped.popitem(last=False)
+            else:
+                self._mapped.move_to_end(shard)
+            return tokens
+
+    def _local_path(self, shard: int) -> Path:
+        entry = self.manifest.shard(shard)
+        path = self._storage.local_path(f"{self._output}/{entry.key}")
+        if path is not None:
+            return path
+        assert self.cache is not None
+        return self.cache.fetch(self._storage, self._output, entry)

@@ -13,8 +13,9 @@ from curriculum.optimizer_spec import OptimizerSpec
 from ncp_model import ModelSpec, NCPModel, build_model
 from ncp_model.flops import adaptation_parameters
 from ncp_model.grid import AlignedGrid
+from ncp_model.mixing import State
 from ncp_model.optim import build_optimizers
-from ncp_model.residual import CrossResidual, mix, row_sources, token_sources
+from ncp_model.residual import CrossResidual, row_sources, token_sources
 
 NCP = dataclasses.replace(ModelSpec.preset("tiny"), encoder_layers=4, concept_layers=2, decoder_layers=4)
 NO_LOSS = {"ncp": NcpSpec(weight=0.0), "vq": VqSpec(weight=0.0)}
@@ -106,14 +107,6 @@ def test_decoder_softmax_starts_with_the_published_weight_of_the_newest_state() 
     assert difference < 1e-2
 
 
-def test_mix_is_the_weighted_sum() -> None:
-    generator = torch.Generator().manual_seed(0)
-    states = [torch.randn(2, 5, 8, generator=generator) for _ in range(4)]
-    weights = torch.randn(2, 5, 4, generator=generator)
-    expected = torch.einsum("btn,nbtd->btd", weights, torch.stack(states))
-    torch.testing.assert_close(mix(states, weights), expected)
-
-
 @pytest.mark.parametrize("gate", [None, 0.3])
 def test_routes_equal_the_published_formula(gate: float | None) -> None:
     """y + g * diag * sum_i softmax_i LN(S_i), with every LayerNorm really taken."""
@@ -135,7 +128,7 @@ def test_routes_equal_the_published_formula(gate: float | None) -> None:
         )
 
     same_resolution = y[:, :4]
-    actual = route(same_resolution, token_sources(states, norm), passed)
+    actual = route(same_resolution, token_sources([State(s) for s in states], norm), passed)
     torch.testing.assert_close(actual, expected(same_resolution, states))
 
     grid = AlignedGrid(18, 4)  # concept rows are read by tokens; a zero row goes in front, before the norm

