@@ -113,6 +113,18 @@ class EvaluationSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StabilitySpec:
+    """Skipping optimizer steps whose loss or gradient norm is an outlier, as OLMo 3's optimizer does."""
+
+    skip_sigmas: float = 6.0
+    """Standard deviations above the window's mean beyond which a step is skipped; 0 switches this off."""
+    window: int = 128
+    """Steps that are looked back on; nothing is skipped before half of it is there."""
+    max_skips: int = 20
+    """Training stops, keeping its last milestone, when more steps than this were skipped in the stage; 0: never."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GateSpec:
     """A bound that the stage's evaluation must meet before a stage that starts from it may begin. Part of no identity."""
 
@@ -136,6 +148,7 @@ class StageSpec:
     global_batch_tokens: int = 4_194_304
     optimizer: OptimizerSpec
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    stability: StabilitySpec = field(default_factory=StabilitySpec)
     seed: int = 0
     init: InitSpec = field(default_factory=InitSpec)
     order_block: int = 65_536

@@ -20,11 +20,12 @@ from curriculum.load import bundled_recipes, load_recipe
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
-from jobs.launch import Stopped, plan_recipe, run_recipe
+from jobs.launch import plan_recipe, run_recipe
 from jobs.plan_view import plan_record, print_plan
 from jobs.runs import list_runs, read_run
 from jobs.status import RunStatus, duration, run_status
-from pipeline.dag.runner import Outcome
+from jobs.stop import request_run_stop
+from pipeline.dag.runner import Outcome, Stopped
 from pipeline.dag.store import StepStore
 from pipeline.data.errors import SourceError
 from pipeline.storage import Storage, StorageError
@@ -134,6 +135,20 @@ def status(
         if not watch or all(state.state != "running" for state in states):
             return
         time.sleep(2)
+
+
+@app.command()
+def stop(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of this storage.")],
+    storage: StorageOption = DEFAULT_STORAGE,
+) -> None:
+    """Ask a run to stop: training writes a milestone first, no step is lost. Example: ncp stop demo-1a2b3c"""
+    opened = Storage(storage)
+    read_run(opened, run)
+    running = request_run_stop(opened, run)
+    _say(
+        f"{run}: asked to stop; {', '.join(running) or 'nothing'} was running. Resume with the same ncp run command"
+    )
 
 
 @app.command()

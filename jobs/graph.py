@@ -140,6 +140,7 @@ def _stage_step(
             "sequence_length": stage.sequence_length,
             "global_batch_tokens": stage.global_batch_tokens,
             "optimizer": plain(stage.optimizer),
+            "stability": plain(stage.stability),
             "schedule": {**plain(stage.schedule), "horizon_steps": horizon_steps(stage)},
         },
         needs=(

@@ -16,8 +16,9 @@ from jobs.gates import accept_gate
 from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
 from jobs.ray_session import ray_session
 from jobs.runs import check_run_name, record_run
+from jobs.stop import run_stop_requested, withdraw_run_stop
 from pipeline.dag.plan import PlannedStep, make_plan
-from pipeline.dag.runner import Outcome, run_steps
+from pipeline.dag.runner import Outcome, Stopped, run_steps
 from pipeline.dag.step import Step
 from pipeline.data.pins import load_pin, make_pin
 from pipeline.storage import Storage
@@ -31,10 +32,6 @@ class Planned:
     pins: dict[str, str]
     steps: tuple[Step, ...]
     run: str
-
-
-class Stopped(Exception):
-    """The run was asked to stop (SIGINT or SIGTERM); everything published stays, and running again resumes."""
 
 
 def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
@@ -105,6 +102,7 @@ def run_recipe(
     planned = resolve(recipe, pin_sources(storage, recipe, say))
     run = name or planned.run
     record_run(storage, run, recipe, planned.pins, planned.steps, overrides)
+    withdraw_run_stop(storage, run)
     for stage in accept:
         accept_gate(storage, run, stage)
     rows = make_plan(planned.steps, storage)
@@ -122,6 +120,7 @@ def run_recipe(
                     run=run,
                     on_event=display.on_event,
                     retries=recipe.runtime.retries,
+                    stop_requested=lambda: run_stop_requested(storage, run),
                 )
     return Planned(recipe=recipe, pins=planned.pins, steps=planned.steps, run=run), outcome
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -31,7 +31,12 @@ from pipeline.storage import Storage
 
 
 def save_milestone(
-    storage: Storage, job: TrainJob, step: int, model: nn.Module, optimizers: Optimizers
+    storage: Storage,
+    job: TrainJob,
+    step: int,
+    model: nn.Module,
+    optimizers: Optimizers,
+    stability: Mapping[str, Any],
 ) -> None:
     """Checkpoint after optimizer step `step` (0: before the first). All ranks call it; returns when it is complete.
 
@@ -41,7 +46,9 @@ def save_milestone(
     data_key = f"{job.step_key}/checkpoints/{step:09d}-a{job.attempt:06d}"
     _clear_leftovers(storage, data_key)
     files = save_tensors(storage, data_key, {**model_tensors(model), **optimizer_tensors(model, optimizers)})
-    verdict = [_publish(storage, store, job, step, data_key, files) if dist.get_rank() == 0 else ""]
+    verdict = [
+        _publish(storage, store, job, step, data_key, files, stability) if dist.get_rank() == 0 else ""
+    ]
     dist.broadcast_object_list(verdict, src=0)
     if verdict[0]:
         raise Superseded(verdict[0])
@@ -83,7 +90,13 @@ def prune(storage: Storage, step_key: str) -> None:
 
 
 def _publish(
-    storage: Storage, store: StepStore, job: TrainJob, step: int, data_key: str, files: dict[str, int]
+    storage: Storage,
+    store: StepStore,
+    job: TrainJob,
+    step: int,
+    data_key: str,
+    files: dict[str, int],
+    stability: Mapping[str, Any],
 ) -> str:
     """Rank 0: write the marker if this attempt still holds the trajectory. Returns why not, or an empty string."""
     held = LeaseBook(storage, job.step_key).highest()
@@ -101,6 +114,7 @@ def _publish(
             "files": files,
             "attempt": job.attempt,
             "run": job.run,
+            "stability": dict(stability),
             "stage_complete": step == stage_steps(job.stage),
             "world_size": dist.get_world_size(),
             "micro_batch_size": job.micro_batch_size,

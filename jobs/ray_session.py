@@ -50,21 +50,37 @@ def ray_session(runtime: RuntimeSpec) -> Iterator[None]:
         ray.shutdown()
 
 
-def call_remote(
-    function: Callable[..., T], *arguments: Any, num_cpus: float = 0.0, num_gpus: float = 0.0
-) -> T:
-    """Run `function(*arguments)` as one Ray task and return its result; its own exception is raised here.
+def submit_remote(
+    function: Callable[..., Any], *arguments: Any, num_cpus: float = 0.0, num_gpus: float = 0.0
+) -> Any:
+    """Start `function(*arguments)` as one Ray task; `await_remote` gives its result.
 
     The task is not retried by Ray: attempts are counted by the DAG, which knows a user's error from a lost node.
     """
     import ray
-    from ray.exceptions import RayTaskError
 
     task = ray.remote(function).options(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0)
+    return task.remote(*arguments)
+
+
+def await_remote(task: Any, *, timeout_seconds: float | None = None) -> Any:
+    """The result of a started task; its own exception is raised here. Raises TimeoutError."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayTaskError
+
     try:
-        return ray.get(task.remote(*arguments))
+        return ray.get(task, timeout=timeout_seconds)
+    except GetTimeoutError as error:
+        raise TimeoutError(f"the task did not end in {timeout_seconds} seconds") from error
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, Exception) and not isinstance(cause, RayTaskError):
             raise cause from error
         raise
+
+
+def call_remote(
+    function: Callable[..., T], *arguments: Any, num_cpus: float = 0.0, num_gpus: float = 0.0
+) -> T:
+    """Run `function(*arguments)` as one Ray task and wait for its result."""
+    return await_remote(submit_remote(function, *arguments, num_cpus=num_cpus, num_gpus=num_gpus))

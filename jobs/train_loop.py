@@ -20,6 +20,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from curriculum.schedule import learning_rate
 from jobs.metric_log import MetricRow, MetricWriter
 from jobs.milestones import load_milestone, save_milestone
+from jobs.stability import SkipWindow
+from jobs.stop import attempt_stop_requested
 from jobs.train_job import TrainJob
 from ncp_model import build_model
 from ncp_model.init import initialize_codebooks, initialize_weights
@@ -56,8 +58,8 @@ def train(job: TrainJob) -> None:
         global_batch_tokens=job.stage.global_batch_tokens,
     )
     model, optimizers = _build(job)
-    start = _load_state(storage, job, loader, model, optimizers)
-    _Trainer(job, storage, loader, model, optimizers).run(start)
+    start, stability = _load_state(storage, job, loader, model, optimizers)
+    _Trainer(job, storage, loader, model, optimizers, stability).run(start)
 
 
 def _build(job: TrainJob) -> tuple[torch.nn.Module, Optimizers]:
@@ -75,24 +77,28 @@ def _build(job: TrainJob) -> tuple[torch.nn.Module, Optimizers]:
 
 def _load_state(
     storage: Storage, job: TrainJob, loader: WindowLoader, model: torch.nn.Module, optimizers: Optimizers
-) -> int:
-    """The state to start from, and its step: this trajectory's newest milestone, the parent stage's, or the seed."""
+) -> tuple[int, SkipWindow]:
+    """The state to start from: this trajectory's newest milestone, the parent stage's final one, or the seed.
+
+    Returns the step it stands at, and the window of the skip rule (a stage starts with an empty one).
+    """
     newest = [
         StepStore(storage, job.step_key).newest_milestone(job.stop_step) if dist.get_rank() == 0 else None
     ]
     dist.broadcast_object_list(newest, src=0)
     if newest[0] is not None:
-        load_milestone(storage, job.step_key, newest[0], model, optimizers)
-        return newest[0]
+        marker = load_milestone(storage, job.step_key, newest[0], model, optimizers)
+        return newest[0], SkipWindow(job.stage.stability, marker["stability"])
     if job.parent is not None:
         carried = optimizers if job.parent.load == "weights+optimizer" else None
         load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
-        return 0
+        return 0, SkipWindow(job.stage.stability)
     initialize_weights(model, job.model, job.stage.seed)
     if job.model.concept.enabled and job.model.concept.codebook_init == "data":
         initialize_codebooks(model, loader.fixed_batch(CODEBOOK_WINDOWS))
-    save_milestone(storage, job, 0, model, optimizers)
-    return 0
+    stability = SkipWindow(job.stage.stability)
+    save_milestone(storage, job, 0, model, optimizers, stability.state())
+    return 0, stability
 
 
 class _Trainer:
@@ -105,7 +111,11 @@ class _Trainer:
         loader: WindowLoader,
         model: torch.nn.Module,
         optimizers: Optimizers,
+        stability: SkipWindow,
     ):
+        self.stability = stability
+        self.stop_wanted = False  # by rank 0's look at storage
+        self.stopping = False  # by all ranks, at the same step
         self.job, self.storage, self.loader = job, storage, loader
         self.model, self.optimizers = model, optimizers
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -124,10 +134,14 @@ class _Trainer:
             row.timing["seconds"] = time.monotonic() - begun
             self._record(row)
             taken = step + 1
-            if taken == self.job.stop_step or taken % self.job.checkpoint_every_steps == 0:
+            if self.stopping or taken == self.job.stop_step or taken % self.job.checkpoint_every_steps == 0:
                 if self.metrics is not None:
                     self.metrics.close_segment()
-                save_milestone(self.storage, self.job, taken, self.model, self.optimizers)
+                save_milestone(
+                    self.storage, self.job, taken, self.model, self.optimizers, self.stability.state()
+                )
+            if self.stopping:
+                return
 
     def _step(self, step: int) -> MetricRow:
         """Optimizer step `step` (0-based) on the whole global batch."""
@@ -162,7 +176,9 @@ class _Trainer:
                 f"lower optimizer.lr (now {job.stage.optimizer.lr}) or raise schedule.warmup_steps"
             )
         lr = learning_rate(job.stage, step)
-        self.optimizers.step(lr)
+        skipped = self.stability.should_skip(ntp / denominators.ntp, grad_norm)
+        if not skipped:
+            self.optimizers.step(lr)
         values = {
             "tokens_in_stage": (step + 1) * job.stage.global_batch_tokens,
             "tokens_total": job.tokens_before + (step + 1) * job.stage.global_batch_tokens,
@@ -172,20 +188,26 @@ class _Trainer:
             "z": z / denominators.ntp,
             "lr": lr,
             "grad_norm": grad_norm,
+            "skipped": int(skipped),
             "batch_digest": f"{digest:016x}",
             **(usage.compute() if usage is not None else {}),
         }
         return MetricRow(step=step + 1, values=values, timing={"data_wait": waited})
 
     def _global_counts(self, batches: list[MicroBatch]) -> tuple[LossDenominators, int]:
-        """Valid positions, chunk pairs and chunks of the whole global batch, and its digest: exact integers."""
-        counts = torch.zeros(4, dtype=torch.int64)
+        """Valid positions, chunk pairs and chunks of the whole global batch, and its digest: exact integers.
+
+        The same exchange tells every rank whether to stop after this step.
+        """
+        counts = torch.zeros(5, dtype=torch.int64)
         for batch in batches:
             local = loss_counts(batch.labels, self.job.model.concept.chunk_size)
-            counts += torch.tensor([int(local.ntp), int(local.ncp), int(local.vq), 0])
+            counts[:3] += torch.tensor([int(local.ntp), int(local.ncp), int(local.vq)])
             counts[3] = (int(counts[3]) + batch.digest) % DIGEST_MODULUS
+        counts[4] = self.stop_wanted
         gathered = [torch.zeros_like(counts) for _ in range(self.world_size)]
         dist.all_gather(gathered, counts)
+        self.stopping = any(int(row[4]) for row in gathered)
         ntp, ncp, vq = (float(sum(int(row[i]) for row in gathered)) for i in range(3))
         return LossDenominators(ntp=ntp, ncp=ncp, vq=vq), sum(
             int(row[3]) for row in gathered
@@ -203,6 +225,7 @@ class _Trainer:
             raise Superseded(
                 f"attempt {self.job.attempt} of {self.job.step_key}: superseded at step {row.step}"
             )
+        self.stop_wanted = attempt_stop_requested(self.storage, self.job.step_key, self.job.attempt)
         taken = row.step - self.first_step
         rate = taken * self.job.stage.global_batch_tokens / max(1e-9, time.monotonic() - self.started_at)
         remaining = (self.job.stop_step - row.step) * self.job.stage.global_batch_tokens

@@ -5,8 +5,8 @@ Conventions (those of `ai2-olmo-eval` 0.9.0, with its faults left out):
 - Context and continuation are encoded separately; no BOS. An empty context becomes one EOS, the token that precedes
   every document in training.
 - Only contexts are truncated, from the left. A continuation longer than the window is *skipped*, never cut.
-- The model is causal, so rows are padded on the right, and a request whose input is a prefix of another's is read off
-  the longer row: the lettered choices of one question cost one row.
+- The model is causal, so rows are padded on the right, choices of one question share the run of their context, and
+  logits are formed only where they are read.
 
 What is computed for a request does not depend on the other requests. What floating point makes of it may: a matrix
 product may round differently in another batch shape, so log-probabilities agree across batchings to about 1e-5
@@ -16,14 +16,21 @@ relative in float32, not bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from jobs.evaluation.forward import logits_at, model_device
 from jobs.evaluation.requests import Request
+from jobs.evaluation.shared_prefix import TokenScore, score_reads, score_stems
+from jobs.evaluation.token_rows import Pair, Row, Stem, merge_prefixes, split_stems, token_rows
+from ncp_model import NCPModel
+
+SAVING = 0.3
+"""Contexts are shared when that saves this share of the tokens; below, the bookkeeping costs more."""
 
 
 class TextEncoder(Protocol):
@@ -31,9 +38,6 @@ class TextEncoder(Protocol):
 
     @property
     def eos_id(self) -> int: ...
-
-    @property
-    def vocab_size(self) -> int: ...
 
     def encode_batch(self, texts: Sequence[str]) -> Sequence[Iterable[int]]:
         """Ids of each text, without special tokens."""
@@ -54,133 +58,153 @@ class Score:
     """Whether greedy decoding would have produced exactly this continuation."""
 
 
-@dataclass(kw_only=True, slots=True)
-class _Row:
-    """One input sequence and the continuations read off it."""
-
-    ids: list[int]
-    reads: list[tuple[int, int, list[int]]] = field(default_factory=list)
-    """(request index, position whose logits predict the first target, target ids)."""
-
-    @property
-    def positions(self) -> int:
-        return sum(len(targets) for _, _, targets in self.reads)
-
-
 def score_requests(
-    model: nn.Module,
+    model: NCPModel,
     tokenizer: TextEncoder,
     requests: Sequence[Request],
     *,
     sequence_length: int,
     batch_tokens: int = 16_384,
     batch_logits: int = 1 << 26,
+    share_prefixes: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Score | None]:
     """Score every request; None where the continuation does not fit in `sequence_length` (or has no tokens).
 
-    A batch holds at most `batch_tokens` padded tokens and `batch_logits` logit elements, or one row. `progress` is
-    called with (requests done, requests in all) after each batch. The model is left in the mode it was found in.
+    The other arguments are those of `score_tokens`.
     """
-    scores: list[Score | None] = [None] * len(requests)
-    rows = _merge_prefixes(_encode(tokenizer, requests, sequence_length))
+    texts = list(
+        dict.fromkeys(text for request in requests for text in (request.context, request.continuation))
+    )
+    encoded = tokenizer.encode_batch(texts)
+    ids = {text: [int(i) for i in tokens] for text, tokens in zip(texts, encoded, strict=True)}
+    pairs = [(ids[request.context] or [tokenizer.eos_id], ids[request.continuation]) for request in requests]
+    found = score_tokens(
+        model,
+        pairs,
+        pad_id=tokenizer.eos_id,
+        sequence_length=sequence_length,
+        batch_tokens=batch_tokens,
+        batch_logits=batch_logits,
+        share_prefixes=share_prefixes,
+        progress=progress,
+    )
+    return [
+        None
+        if score is None
+        else Score(
+            log_probability=score.log_probability,
+            tokens=len(pair[1]),
+            bytes=len(request.continuation.encode()),
+            characters=len(request.continuation),
+            greedy=score.greedy,
+        )
+        for request, pair, score in zip(requests, pairs, found, strict=True)
+    ]
+
+
+def score_tokens(
+    model: NCPModel,
+    pairs: Sequence[Pair],
+    *,
+    pad_id: int,
+    sequence_length: int,
+    batch_tokens: int = 16_384,
+    batch_logits: int = 1 << 26,
+    share_prefixes: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[TokenScore | None]:
+    """As `score_requests`, for (context, continuation) pairs of tokens.
+
+    A batch holds at most `batch_tokens` padded tokens and `batch_logits` logit elements, or one row. `progress` is
+    called with (pairs done, pairs in all) after each batch. The model is left in the mode it was found in.
+    """
+    scores: list[TokenScore | None] = [None] * len(pairs)
+    rows = merge_prefixes(token_rows(pairs, sequence_length))
+    done = len(pairs) - sum(len(row.reads) for row in rows)
+    stems, common, rows = split_stems(rows, saving=SAVING) if share_prefixes else ([], 0, rows)
     rows.sort(key=lambda row: len(row.ids), reverse=True)
-    done = len(requests) - sum(len(row.reads) for row in rows)
+    stems.sort(key=lambda stem: len(stem.ids), reverse=True)
+    most_positions = max(1, batch_logits // model.spec.vocab_size)
     training = model.training
     model.eval()
     try:
-        for batch in _batches(rows, batch_tokens, batch_logits // tokenizer.vocab_size):
-            reads = _score_batch(model, batch, tokenizer.eos_id)
-            for index, tokens, log_probability, greedy in reads:
-                continuation = requests[index].continuation
-                scores[index] = Score(
-                    log_probability=log_probability,
-                    tokens=tokens,
-                    bytes=len(continuation.encode()),
-                    characters=len(continuation),
-                    greedy=greedy,
-                )
-            done += len(reads)
+        for found in chain(
+            _run(
+                stems,
+                _stem_size,
+                batch_tokens,
+                most_positions,
+                lambda batch: score_stems(model, batch, pad_id, common),
+            ),
+            _run(
+                rows, _row_size, batch_tokens, most_positions, lambda batch: _score_rows(model, batch, pad_id)
+            ),
+        ):
+            for index, score in found:
+                scores[index] = score
+            done += len(found)
             if progress is not None:
-                progress(done, len(requests))
+                progress(done, len(pairs))
     finally:
         model.train(training)
     return scores
 
 
-def _encode(tokenizer: TextEncoder, requests: Sequence[Request], sequence_length: int) -> list[_Row]:
-    """One row a request: context truncated from the left, then the continuation without its last token."""
-    texts = list(
-        dict.fromkeys(text for request in requests for text in (request.context, request.continuation))
-    )
-    ids = {
-        text: [int(i) for i in encoded]
-        for text, encoded in zip(texts, tokenizer.encode_batch(texts), strict=True)
-    }
-    rows = []
-    for index, request in enumerate(requests):
-        context = ids[request.context] if request.context else [tokenizer.eos_id]
-        continuation = ids[request.continuation]
-        if not 1 <= len(continuation) <= sequence_length:
-            continue
-        context = context[-(sequence_length - len(continuation) + 1) :]
-        rows.append(_Row(ids=context + continuation[:-1], reads=[(index, len(context) - 1, continuation)]))
-    return rows
+Item = TypeVar("Item", Row, Stem)
+Found = list[tuple[int, TokenScore]]
 
 
-def _merge_prefixes(rows: list[_Row]) -> list[_Row]:
-    """Drop every row that is a prefix of another, moving what is read off it to the longer one."""
-    rows = sorted(rows, key=lambda row: row.ids)
-    kept: list[_Row] = []
-    # In lexicographic order everything that starts with a row follows it, so walking backwards meets the longest first.
-    for row in reversed(rows):
-        if kept and kept[-1].ids[: len(row.ids)] == row.ids:
-            kept[-1].reads.extend(row.reads)
-        else:
-            kept.append(row)
-    return kept
+def _row_size(row: Row) -> tuple[int, int, int]:
+    """(rows, length, positions) that a batch needs for it."""
+    return 1, len(row.ids), row.positions
 
 
-def _batches(rows: Sequence[_Row], batch_tokens: int, batch_positions: int) -> Iterator[list[_Row]]:
-    """Consecutive rows (longest first) within both budgets; a row that alone exceeds one is a batch of its own."""
-    batch: list[_Row] = []
-    positions = 0
-    for row in rows:
-        full = (len(batch) + 1) * len(batch[0].ids) > batch_tokens if batch else False
-        if batch and (full or positions + row.positions > batch_positions):
-            yield batch
-            batch, positions = [], 0
-        batch.append(row)
-        positions += row.positions
+def _stem_size(stem: Stem) -> tuple[int, int, int]:
+    return len(stem.rows), len(stem.ids) + stem.longest_branch, len(stem.rows) * (1 + stem.longest_branch)
+
+
+def _run(
+    items: Sequence[Item],
+    size: Callable[[Item], tuple[int, int, int]],
+    batch_tokens: int,
+    most_positions: int,
+    score: Callable[[Sequence[Item]], Found],
+) -> Iterator[Found]:
+    """Score consecutive items (longest first) in batches within both budgets, or of one item that exceeds them."""
+    batch: list[Item] = []
+    rows = length = positions = 0
+    for item in items:
+        more_rows, its_length, more_positions = size(item)
+        longer = max(length, its_length)
+        full = (rows + more_rows) * longer > batch_tokens or positions + more_positions > most_positions
+        if batch and full:
+            yield score(batch)
+            batch, rows, longer, positions = [], 0, its_length, 0
+        batch.append(item)
+        rows, length, positions = rows + more_rows, longer, positions + more_positions
     if batch:
-        yield batch
+        yield score(batch)
 
 
 @torch.inference_mode()
-def _score_batch(model: nn.Module, batch: Sequence[_Row], pad_id: int) -> list[tuple[int, int, float, bool]]:
-    """(request index, tokens, summed log-probability, greedy match) of everything read off the rows."""
+def _score_rows(model: nn.Module, batch: Sequence[Row], pad_id: int) -> Found:
     device = model_device(model)
     length = max(len(row.ids) for row in batch)
     input_ids = torch.full((len(batch), length), pad_id, dtype=torch.int64)
-    flat: list[int] = []
-    targets: list[int] = []
-    reads: list[tuple[int, int]] = []
     for number, row in enumerate(batch):
         input_ids[number, : len(row.ids)] = torch.tensor(row.ids)
-        for index, start, continuation in row.reads:
-            first = number * length + start
-            flat.extend(range(first, first + len(continuation)))
-            targets.extend(continuation)
-            reads.append((index, len(continuation)))
+    reads = [
+        (
+            read.index,
+            range(number * length + read.start, number * length + read.start + len(read.targets)),
+            read.targets,
+        )
+        for number, row in enumerate(batch)
+        for read in row.reads
+    ]
     # Choices of one question often share positions: each distinct one is projected to the vocabulary once.
-    distinct, inverse = torch.tensor(flat).unique(return_inverse=True)
-    logits = logits_at(model, input_ids.to(device), distinct.to(device))
-    target = torch.tensor(targets, device=device)
-    inverse = inverse.to(device)
-    log_probabilities: Tensor = logits[inverse, target] - logits.logsumexp(-1)[inverse]
-    matches: Tensor = logits.argmax(-1)[inverse] == target
-    sizes = [size for _, size in reads]
-    sums = [part.sum() for part in log_probabilities.double().split(sizes)]
-    greedy = [part.all() for part in matches.split(sizes)]
-    values = zip(torch.stack(sums).tolist(), torch.stack(greedy).tolist(), strict=True)
-    return [(index, size, value, match) for (index, size), (value, match) in zip(reads, values, strict=True)]
+    flat = torch.tensor([position for _, positions, _ in reads for position in positions])
+    distinct, inverse = flat.unique(return_inverse=True)
+    logits: Tensor = logits_at(model, input_ids.to(device), distinct.to(device))
+    return score_reads(logits, inverse.to(device), [(index, targets) for index, _, targets in reads])

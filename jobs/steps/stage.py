@@ -7,20 +7,25 @@ of error. Its checkpoint record is not used: milestones are found in storage by 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
 from curriculum.tokens import tokens_before
 from jobs.gates import accepted_gate, check_gate
 from jobs.metric_log import read_metrics
-from jobs.ray_session import call_remote
+from jobs.ray_session import await_remote, submit_remote
+from jobs.stop import attempt_stop_requested, request_attempt_stop
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
-from pipeline.dag.runner import StepContext
+from pipeline.dag.runner import StepContext, Stopped
 from pipeline.dag.store import StepStore
 from pipeline.data.manifest import Manifest
 from pipeline.data.order import Order, check_supply
 from pipeline.storage import Storage
+
+STOP_GRACE_SECONDS = 60.0
+"""How long a run that is told to stop waits for the milestone; a second signal ends the wait."""
 
 
 class WorkerLost(RuntimeError):
@@ -34,7 +39,18 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         _pass_gate(recipe, context, job.parent)
     _check_supply(context.storage, job)
     write_transition(context.storage, job)
-    call_remote(_fit, job, recipe.runtime)
+    task = submit_remote(_fit, job, recipe.runtime)
+    try:
+        await_remote(task)
+    except Stopped:
+        request_attempt_stop(context.storage, job.step_key, job.attempt)
+        with contextlib.suppress(TimeoutError):
+            await_remote(task, timeout_seconds=STOP_GRACE_SECONDS)
+        raise
+    if not context.store.done(context.step) and attempt_stop_requested(
+        context.storage, job.step_key, job.attempt
+    ):
+        raise Stopped("stopped on request")
     return {}
 
 

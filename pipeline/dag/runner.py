@@ -24,6 +24,10 @@ from pipeline.storage import Storage
 WAIT_SECONDS = 1.0
 
 
+class Stopped(Exception):
+    """The run was asked to stop. What is published stays, no failure is recorded, and running again resumes."""
+
+
 class Refused(Exception):
     """An executor declines to start its step, by a rule and not by a fault. Nothing is retried or recorded as failed."""
 
@@ -99,14 +103,20 @@ def run_steps(
     run: str,
     on_event: Callable[[Event], None],
     retries: int = 2,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Bring every step to completion, in order. A failed step blocks those that need it; the others still run."""
+    """Bring every step to completion, in order. A failed step blocks those that need it; the others still run.
+
+    `stop_requested` is asked between steps; raises Stopped when it says so, or when an executor does.
+    """
     check_graph(steps)
     by_name = {step.name: step for step in steps}
     done: list[str] = []
     failed: dict[str, Failure] = {}
     blocked: dict[str, str] = {}
     for step in steps:
+        if stop_requested():
+            raise Stopped("stopped on request")
         culprit = next((name for name in step.needs if name in failed or name in blocked), None)
         if culprit is not None:
             blocked[step.name] = blocked.get(culprit, culprit)
@@ -151,6 +161,8 @@ def _complete(
             return None
         except Superseded as error:
             on_event(Event(kind="waiting", step=step, detail=str(error)))
+        except Stopped:
+            raise
         except (Refused, Blocked) as error:
             refused = isinstance(error, Refused)
             kind = "refused" if refused else "blocked"

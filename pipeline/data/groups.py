@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from curriculum.schema import DataSpec
 from pipeline.data.objects import PinnedFile
 from pipeline.data.pins import Pin
+from pipeline.data.token_files import BOUNDARIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ def plan_groups(pin: Pin, data: DataSpec) -> list[Group]:
     for file in pin.files:
         files.append(file)
         weight += file.weight
-        if weight >= data.group_bytes:
+        if weight >= data.group_bytes and not file.path.endswith(BOUNDARIES):  # its token file comes next
             groups.append(Group(number=len(groups), files=tuple(files)))
             files, weight = [], 0
     if files:

@@ -6,7 +6,6 @@ directory with `manifest.json` in it, whether or not it lies in an ncp store.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +15,8 @@ from pipeline.data.errors import ShardError
 from pipeline.data.manifest import Manifest
 from pipeline.data.shards import FORMAT_VERSION, ShardEntry, check_size, read_documents, read_tokens
 from pipeline.data.tokenizer import Tokenizer
+from pipeline.data.verified import hash_object
 from pipeline.storage import Storage
-
-_READ_BYTES = 4 << 20
 
 
 def open_output(place: str) -> tuple[Storage, str]:
@@ -109,12 +107,9 @@ def _verify_shard(
     key = f"{manifest.output}/{entry.key}"
     where = storage.uri(key)
     check_size(storage, manifest.output, entry)
-    digest = hashlib.sha256()
-    with storage.open_read(key) as file:
-        while chunk := file.read(_READ_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() != entry.sha256:
-        raise ShardError(f"{where}: sha256 {digest.hexdigest()[:12]}..., recorded {entry.sha256[:12]}...")
+    _, digest = hash_object(storage, key)
+    if digest != entry.sha256:
+        raise ShardError(f"{where}: sha256 {digest[:12]}..., recorded {entry.sha256[:12]}...")
     batch = read_documents(storage, manifest.output, entry)
     metadata = {name.decode(): value.decode() for name, value in (batch.schema.metadata or {}).items()}
     expected = {

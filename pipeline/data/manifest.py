@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pipeline.data.counters import Counters
 from pipeline.data.errors import ShardError
 from pipeline.data.shards import ShardEntry, check_size
+from pipeline.data.verified import hash_object
 from pipeline.storage import Storage
 
 MANIFEST_FORMAT = 1
@@ -34,7 +35,6 @@ _COLUMNS = pa.schema(
         ("token_offset", pa.int64()),
     ]
 )
-_READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +138,7 @@ class Manifest:
         for entry in (*self.shards, *self.heldout):
             check_size(storage, self.output, entry)
             if full:
-                digest = hashlib.sha256()
-                with storage.open_read(f"{self.output}/{entry.key}") as file:
-                    while chunk := file.read(_READ_BYTES):
-                        digest.update(chunk)
-                if digest.hexdigest() != entry.sha256:
+                _, digest = hash_object(storage, f"{self.output}/{entry.key}")
+                if digest != entry.sha256:
                     where = storage.uri(f"{self.output}/{entry.key}")
-                    raise ShardError(
-                        f"{where}: sha256 {digest.hexdigest()[:12]}..., recorded {entry.sha256[:12]}..."
-                    )
+                    raise ShardError(f"{where}: sha256 {digest[:12]}..., recorded {entry.sha256[:12]}...")

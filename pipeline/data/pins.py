@@ -20,13 +20,12 @@ from pipeline.data.builtin import BUILTIN
 from pipeline.data.errors import SourceError
 from pipeline.data.globs import select
 from pipeline.data.objects import PinnedFile, fixed_revision, list_objects
+from pipeline.data.verified import hash_object
 from pipeline.storage import Storage, StorageError
 
 PIN_FORMAT = 1
 PART_BYTES = 1 << 20
 """Uncompressed bytes of a builtin part: small, so that even the demo has several units of staging work."""
-
-_READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +119,8 @@ def _resolve(name: str, spec: SourceSpec, location: str | None) -> Pin:
 
 def _hashed(root: Storage, path: str) -> PinnedFile:
     """Local files have no content tag of their own, so they are read once."""
-    digest, size = hashlib.sha256(), 0
-    with root.open_read(path) as file:
-        while chunk := file.read(_READ_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return PinnedFile(path=path, size=size, sha256=digest.hexdigest())
+    size, digest = hash_object(root, path)
+    return PinnedFile(path=path, size=size, sha256=digest)
 
 
 def _lay_out_builtin(storage: Storage, name: str, builtin: str) -> Pin:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from curriculum.schema import DataSpec
 from pipeline.data.counters import Counters
@@ -20,6 +21,7 @@ from pipeline.data.heldout_rule import is_held_out
 from pipeline.data.quarantine import Quarantine
 from pipeline.data.readers import Document, Reader
 from pipeline.data.shards import ShardBuffer, ShardEntry, shard_schema, write_shard
+from pipeline.data.token_files import BOUNDARIES, SUFFIX, TokenDocument, token_documents
 from pipeline.data.tokenizer import Tokenizer
 from pipeline.storage import Storage
 
@@ -97,6 +99,14 @@ def tokenize_group(
     batch: list[Document] = []
     chars = 0
     for file in group.files:
+        if file.path.endswith(BOUNDARIES):
+            continue
+        if file.path.endswith(SUFFIX):
+            writer.write(batch)
+            batch, chars = [], 0
+            for tokens in token_documents(root, file, group.files, tokenizer):
+                writer.take(tokens)
+            continue
         for document in reader.documents(root, file):
             batch.append(document)
             chars += len(document.text)
@@ -141,23 +151,37 @@ class _GroupWriter:
         cuts_before = self._tokenizer.forced_cuts
         encoded = self._tokenizer.encode_batch([document.text for document in batch], self._special_tokens)
         self.counters.forced_cuts += self._tokenizer.forced_cuts - cuts_before
-        eos = np.uint32(self._tokenizer.eos_id)
         for document, ids in zip(batch, encoded, strict=True):
-            if not len(ids) or ids[-1] != eos:  # with kept special tokens a text may bring its own
-                ids = np.append(ids, eos)
-            n_bytes = len(document.text.encode())
-            if is_held_out(document.text, self._data.heldout_fraction):
-                self._heldout.append(ids, document.key, n_bytes)
-                self.counters.documents_held_out += 1
-                self.counters.tokens_held_out += len(ids)
-                self.counters.bytes_held_out += n_bytes
-                continue
-            self._open.append(ids, document.key, n_bytes)
-            self.counters.documents_written += 1
-            self.counters.tokens_written += len(ids)
-            self.counters.bytes_written += n_bytes
-            if self._open.tokens >= self._data.shard_tokens:
-                self._close_shard()
+            self._append(document.text, ids, document.key)
+
+    def take(self, document: TokenDocument) -> None:
+        """A document that came as tokens."""
+        self.counters.documents_read += 1
+        text = self._tokenizer.decode(document.ids, skip_special_tokens=True)
+        if not text or text.isspace():
+            self.counters.skip("empty")
+        else:
+            self._append(text, document.ids, document.key)
+
+    def _append(self, text: str, ids: NDArray[np.uint32], key: str) -> None:
+        eos = np.uint32(self._tokenizer.eos_id)
+        if (
+            not len(ids) or ids[-1] != eos
+        ):  # a text with kept special tokens, or a token file, may bring its own
+            ids = np.append(ids, eos)
+        n_bytes = len(text.encode())
+        if is_held_out(text, self._data.heldout_fraction):
+            self._heldout.append(ids, key, n_bytes)
+            self.counters.documents_held_out += 1
+            self.counters.tokens_held_out += len(ids)
+            self.counters.bytes_held_out += n_bytes
+            return
+        self._open.append(ids, key, n_bytes)
+        self.counters.documents_written += 1
+        self.counters.tokens_written += len(ids)
+        self.counters.bytes_written += n_bytes
+        if self._open.tokens >= self._data.shard_tokens:
+            self._close_shard()
 
     def close(self) -> None:
         if len(self._open):

@@ -90,7 +90,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of ids; control tokens appear by name unless skipped."""
-        return self._rust.decode([int(i) for i in ids], skip_special_tokens=skip_special_tokens)
+        return self._rust.decode(np.asarray(ids).tolist(), skip_special_tokens=skip_special_tokens)
 
     def _pieces(self, text: str) -> Iterator[str]:
         if len(text) <= PIECE_CHARS or not self._splittable:

@@ -71,6 +71,14 @@ def open_verified_seekable(root: Storage, file: PinnedFile) -> Iterator[BinaryIO
             yield cast(BinaryIO, spool)
 
 
+def hash_object(storage: Storage, key: str) -> tuple[int, str]:
+    """(size, sha256) of one object, by reading it once."""
+    with storage.open_read(key) as raw:
+        reader = _HashingReader(raw)
+        reader.drain()
+    return reader.count, reader.sha256.hexdigest()
+
+
 class _HashingReader(io.RawIOBase):
     """A read-only stream that counts and hashes what passes."""
 

@@ -84,12 +84,13 @@ def test_a_killed_worker_is_replaced_within_the_run_and_changes_no_bit(
     _assert_same_trajectory(storage, uninterrupted)
 
 
-def test_a_run_told_to_stop_says_how_to_go_on_and_exits_with_4(storage: Path) -> None:
+def test_a_run_told_to_stop_writes_a_milestone_says_how_to_go_on_and_exits_with_4(storage: Path) -> None:
     run = NcpProcess(storage, "run", SMALL)
     run.wait_until(lambda: 10 in milestones(storage, "stage1"))
     run.process.send_signal(signal.SIGTERM)
     code, output = run.finish()
     assert code == 4, output
     assert "run the same command again to resume" in output
+    assert max(milestones(storage, "stage1")) % 10, "no milestone of its own when told to stop"
     _, status = ncp(storage, "status")
     assert "stopped" in status

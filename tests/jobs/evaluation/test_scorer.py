@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jobs.evaluation.metrics import task_metrics
 from jobs.evaluation.requests import Request
 from jobs.evaluation.scorer import Score, score_requests
-from ncp_model import ModelSpec, build_model
+from ncp_model import ModelSpec, NCPModel, build_model
+from ncp_model.session import GenerationSession
 
 WINDOW = 24
 
@@ -22,14 +23,13 @@ class ByteTokenizer:
     """One token a byte; 256 is EOS."""
 
     eos_id = 256
-    vocab_size = 512
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(text.encode()) for text in texts]
 
 
 @pytest.fixture(scope="module")
-def model() -> torch.nn.Module:
+def model() -> NCPModel:
     torch.set_num_threads(1)
     return build_model(ModelSpec.preset("tiny"), seed=3)
 
@@ -38,7 +38,7 @@ def request(context: str, continuation: str, group: str = "0", choice: int = 0, 
     return Request(context=context, continuation=continuation, group=group, choice=choice, gold=gold)
 
 
-def brute_force(model: torch.nn.Module, one: Request, window: int) -> tuple[float, bool] | None:
+def brute_force(model: NCPModel, one: Request, window: int) -> tuple[float, bool] | None:
     """One request, one row, full logits, float64 log-softmax."""
     context = list(one.context.encode()) or [ByteTokenizer.eos_id]
     continuation = list(one.continuation.encode())
@@ -67,7 +67,7 @@ requests_strategy = st.lists(
 )
 @settings(max_examples=25, deadline=None)
 def test_every_score_equals_the_brute_force_one(
-    model: torch.nn.Module, requests: list[Request], batch_tokens: int, batch_logits: int
+    model: NCPModel, requests: list[Request], batch_tokens: int, batch_logits: int
 ) -> None:
     scores = score_requests(
         model,
@@ -89,7 +89,80 @@ def test_every_score_equals_the_brute_force_one(
         assert score.characters == len(one.continuation)
 
 
-def test_scores_do_not_depend_on_the_other_requests(model: torch.nn.Module) -> None:
+@given(
+    questions=st.lists(
+        st.tuples(
+            texts, st.lists(st.text(alphabet="ab c\u00e9", min_size=1, max_size=12), min_size=2, max_size=5)
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    shots=st.sampled_from(["", "abc", "worked example "]),
+    batch_tokens=st.sampled_from([1, 60, 4096]),
+)
+@settings(max_examples=40, deadline=None)
+def test_sharing_the_context_among_choices_changes_no_score(
+    model: NCPModel, questions: list[tuple[str, list[str]]], shots: str, batch_tokens: int
+) -> None:
+    requests = [
+        request(shots + context * 3, choice, group=str(group), choice=number)
+        for group, (context, choices) in enumerate(questions)
+        for number, choice in enumerate(choices)
+    ]
+    shared, apart = (
+        score_requests(
+            model,
+            ByteTokenizer(),
+            requests,
+            sequence_length=WINDOW,
+            batch_tokens=batch_tokens,
+            share_prefixes=share_prefixes,
+        )
+        for share_prefixes in (True, False)
+    )
+    for one, other in zip(shared, apart, strict=True):
+        assert one is not None and other is not None
+        assert one.log_probability == pytest.approx(other.log_probability, abs=2e-4)
+        assert one.greedy == other.greedy
+
+
+def test_a_shared_context_is_run_once(model: NCPModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    appended: list[tuple[int, ...]] = []
+    append = GenerationSession.append
+
+    def counted(
+        self: GenerationSession, ids: torch.Tensor, *arguments: object, **keywords: object
+    ) -> torch.Tensor:
+        appended.append(tuple(ids.shape))
+        return append(self, ids, *arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GenerationSession, "append", counted)
+    choices = [
+        request("a context of some length", text, choice=n) for n, text in enumerate(("one", "four", "six"))
+    ]
+    score_requests(model, ByteTokenizer(), choices, sequence_length=64)
+    assert appended == [(1, 24), (3, 3)]
+
+
+def test_worked_examples_are_run_once_for_all_questions(
+    model: NCPModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended: list[tuple[int, ...]] = []
+    append = GenerationSession.append
+
+    def counted(
+        self: GenerationSession, ids: torch.Tensor, *arguments: object, **keywords: object
+    ) -> torch.Tensor:
+        appended.append(tuple(ids.shape))
+        return append(self, ids, *arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GenerationSession, "append", counted)
+    asked = [request("worked examples " * 3 + f"question {n}", "answer", group=str(n)) for n in range(5)]
+    score_requests(model, ByteTokenizer(), asked, sequence_length=80)
+    assert appended == [(1, 57), (5, 1), (5, 5)]
+
+
+def test_scores_do_not_depend_on_the_other_requests(model: NCPModel) -> None:
     requests = [request(f"question {n} " * (n % 5), f" answer {n}") for n in range(30)]
     together = score_requests(model, ByteTokenizer(), requests, sequence_length=WINDOW)
     for one, score in zip(requests, together, strict=True):
@@ -99,7 +172,7 @@ def test_scores_do_not_depend_on_the_other_requests(model: torch.nn.Module) -> N
         assert (score.tokens, score.greedy) == (alone.tokens, alone.greedy)
 
 
-def test_lettered_choices_cost_one_row(model: torch.nn.Module) -> None:
+def test_lettered_choices_cost_one_row(model: NCPModel) -> None:
     rows = []
     hook = model.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0]))
     try:
@@ -110,7 +183,7 @@ def test_lettered_choices_cost_one_row(model: torch.nn.Module) -> None:
     assert rows == [1]
 
 
-def test_logits_are_formed_only_where_they_are_read(model: torch.nn.Module) -> None:
+def test_logits_are_formed_only_where_they_are_read(model: NCPModel) -> None:
     shapes = []
     hook = model.get_submodule("lm_head").register_forward_hook(
         lambda _, __, output: shapes.append(tuple(output.shape))
@@ -122,14 +195,14 @@ def test_logits_are_formed_only_where_they_are_read(model: torch.nn.Module) -> N
     assert shapes == [(2, 512)]
 
 
-def test_the_context_is_truncated_from_the_left_and_the_continuation_never(model: torch.nn.Module) -> None:
+def test_the_context_is_truncated_from_the_left_and_the_continuation_never(model: NCPModel) -> None:
     long, short = request("z" * 100 + "context", "0123456789"), request("zzzzzzzzcontext", "0123456789")
     scores = score_requests(model, ByteTokenizer(), [long, short], sequence_length=WINDOW)
     assert scores[0] is not None and scores[0].tokens == 10
     assert scores[0] == scores[1]
 
 
-def test_an_empty_context_starts_from_eos(model: torch.nn.Module) -> None:
+def test_an_empty_context_starts_from_eos(model: NCPModel) -> None:
     (score,) = score_requests(model, ByteTokenizer(), [request("", "x")], sequence_length=WINDOW)
     with torch.inference_mode():
         logits = model(torch.tensor([[256]]), return_logits=True).logits[0, 0]
@@ -137,7 +210,7 @@ def test_an_empty_context_starts_from_eos(model: torch.nn.Module) -> None:
     assert score.log_probability == pytest.approx(float(logits.log_softmax(-1)[ord("x")]), abs=1e-5)
 
 
-def test_progress_reaches_the_total_and_the_mode_is_restored(model: torch.nn.Module) -> None:
+def test_progress_reaches_the_total_and_the_mode_is_restored(model: NCPModel) -> None:
     calls: list[tuple[int, int]] = []
     model.train()
     requests = [request("c", "x" * n, group=str(n)) for n in (1, 5, WINDOW + 1)]
@@ -194,7 +267,7 @@ def test_fault_2_each_accuracy_is_ranked_by_its_own_score(metric: str, winner: i
         assert getattr(task_metrics(requests, scores), metric) == float(gold == winner)
 
 
-def test_fault_3_a_continuation_longer_than_the_window_is_skipped_and_counted(model: torch.nn.Module) -> None:
+def test_fault_3_a_continuation_longer_than_the_window_is_skipped_and_counted(model: NCPModel) -> None:
     requests = [
         request("q", "x" * (WINDOW + 1), group="long", choice=0),
         request("q", "x", group="long", choice=1, gold=False),

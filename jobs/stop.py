@@ -1,0 +1,51 @@
+"""Asking a run to stop, through storage: from a signal, or from `ncp stop` on any machine.
+
+A training attempt that is asked finishes its step, writes a milestone and ends; other steps end at their next
+boundary. Asking costs no retry and loses no step.
+"""
+
+from __future__ import annotations
+
+import time
+
+from jobs.runs import read_run
+from pipeline.dag.store import StepStore
+from pipeline.storage import Storage
+
+
+def request_attempt_stop(storage: Storage, step_key: str, attempt: int) -> None:
+    """Ask one attempt at a step to end at its next boundary."""
+    storage.write_json(_attempt_key(step_key, attempt), {"at": time.time()})
+
+
+def attempt_stop_requested(storage: Storage, step_key: str, attempt: int) -> bool:
+    return storage.exists(_attempt_key(step_key, attempt))
+
+
+def request_run_stop(storage: Storage, run: str) -> list[str]:
+    """Ask a run to stop; returns the steps that were running for it. Raises RecipeError for an unknown run."""
+    running = []
+    storage.write_json(_run_key(run), {"at": time.time()})
+    for step in read_run(storage, run)["steps"]:
+        held = StepStore(storage, step["key"]).held()
+        if held is not None and held.run == run:
+            request_attempt_stop(storage, step["key"], held.number)
+            running.append(step["name"])
+    return running
+
+
+def run_stop_requested(storage: Storage, run: str) -> bool:
+    return storage.exists(_run_key(run))
+
+
+def withdraw_run_stop(storage: Storage, run: str) -> None:
+    """Starting a run again withdraws an earlier request."""
+    storage.delete(_run_key(run))
+
+
+def _run_key(run: str) -> str:
+    return f"runs/{run}/stop.json"
+
+
+def _attempt_key(step_key: str, attempt: int) -> str:
+    return f"{step_key}/stop/{attempt:06d}.json"

@@ -1,0 +1,139 @@
+"""Cleaning with datatrove's filters and deduplication: one group by hand, and the whole by a real local Ray."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from datatrove.data import Document
+
+from curriculum.schema import DataSpec, SourceSpec
+from pipeline.data.cleaning import clean_source
+from pipeline.data.errors import SourceError
+from pipeline.data.filters import CleaningSpec, FilterChain, PlainWordTokenizer
+from pipeline.data.pins import make_pin
+from pipeline.data.readers import Counters, Quarantine, Reader
+from pipeline.storage import Storage
+
+DATA = DataSpec(group_bytes=1)
+
+
+@pytest.fixture
+def clean(tmp_path, ray_session):
+    def clean(
+        files: dict[str, bytes], spec: CleaningSpec, output: str = "steps/clean", data: DataSpec = DATA
+    ):
+        storage = Storage(str(tmp_path / "store"))
+        for name, content in files.items():
+            storage.write_bytes(f"raw/{name}", content)
+        pin = make_pin(storage, "web", SourceSpec(), storage.uri("raw"))
+        cleaned = clean_source(
+            storage=storage, output=output, pin=pin, spec=spec, data=data, parallelism=2, cpus_per_task=0.5
+        )
+        reader = Reader(max_line_bytes=1 << 28, counters=Counters(), quarantine=Quarantine())
+        root = cleaned.pin.open_root(storage)
+        return cleaned, [
+            document.text for file in cleaned.pin.files for document in reader.documents(root, file)
+        ]
+
+    return clean
+
+
+def test_filters_remove_what_they_are_for_and_say_which(prose_texts):
+    spec = CleaningSpec(filters=("gopher_repetition", "gopher_quality"))
+    kept = sum(FilterChain(spec).keep(Document(text=text, id="0")) for text in prose_texts[:300])
+    assert 20 < kept < 280
+    chain = FilterChain(spec)
+    assert not chain.keep(Document(text="buy now\n" * 200, id="2"))
+    assert not chain.keep(Document(text="too short", id="3"))
+    assert len(chain.removed) == 2 and sum(chain.removed.values()) == 2
+    assert {label.split(":")[0] for label in chain.removed} == {"gopher_repetition", "gopher_quality"}
+
+
+def test_settings_reach_the_filter():
+    spec = CleaningSpec(
+        filters=("gopher_quality",), settings={"gopher_quality": {"min_doc_words": 2, "min_stop_words": 0}}
+    )
+    assert FilterChain(spec).keep(Document(text="short but kept", id="1"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"filters": ("gophr",)}, r"clean\.filters: 'gophr' is unknown; known: c4"),
+        ({"dedup": "fuzzy"}, r"clean\.dedup: 'fuzzy'"),
+    ],
+)
+def test_an_unknown_filter_or_dedup_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        CleaningSpec(**change)
+
+
+def test_the_word_tokenizer_cuts_words_and_sentences_and_spans_tile_the_text():
+    words, text = PlainWordTokenizer(), 'He said "stop." Then, it\'s over! Really?'
+    assert words.word_tokenize("it's well-known, no?") == ["it's", "well-known", ",", "no", "?"]
+    assert words.sent_tokenize(text) == ['He said "stop.', "Then, it's over!", "Really?"]
+    spans = words.span_tokenize(text)
+    assert "".join(text[start:end] for start, end in spans) == text and len(spans) == 3
+
+
+@pytest.mark.parametrize("dedup", ["exact", "minhash"])
+def test_of_equal_texts_the_first_stays_wherever_they_lie(clean, prose_texts, lines, dedup):
+    texts = [text for text in dict.fromkeys(prose_texts) if len(text) > 600][:40]
+    files = {
+        "a.jsonl": lines(*texts[:30]),
+        "b.jsonl": lines(texts[3], *texts[25:]),
+        "c.jsonl": lines(texts[3], texts[3]),
+    }
+    cleaned, left = clean(files, CleaningSpec(dedup=dedup))
+    assert len(left) == len(set(left)) and set(left) <= set(texts)
+    assert cleaned.counts["documents_read"] == 48 == len(left) + cleaned.counts["duplicates"]
+    if dedup == "exact":
+        assert left == texts
+
+
+def test_near_duplicates_go_with_minhash_and_stay_with_exact(clean, prose_texts, lines):
+    text = max(prose_texts, key=len)
+    near = text.replace(".", ";", 1)
+    others = [other for other in prose_texts if 500 < len(other) < 900][:3]
+    files = {"a.jsonl": lines(text, *others), "b.jsonl": lines(near)}
+    assert len(clean(files, CleaningSpec(dedup="minhash"), "steps/minhash")[1]) == 4
+    assert len(clean(files, CleaningSpec(dedup="exact"), "steps/exact")[1]) == 5
+
+
+def test_counts_add_up_and_a_second_run_redoes_nothing(clean, prose_texts, lines, tmp_path):
+    spec = CleaningSpec(filters=("gopher_repetition", "gopher_quality"), dedup="exact")
+    files = {f"{n}.jsonl": lines(*prose_texts[n * 40 : n * 40 + 60], "", None) for n in range(3)}
+    cleaned, left = clean(files, spec)
+    counts = cleaned.counts
+    assert counts["skipped"] == {"bad_text": 3, "empty": 3} and counts["removed"] and counts["duplicates"] > 0
+    gone = sum(counts["removed"].values()) + sum(counts["skipped"].values()) + counts["duplicates"]
+    assert counts["documents_read"] == 186 == counts["documents"] + gone and counts["documents"] == len(left)
+    record = json.loads((tmp_path / "store/steps/clean/cleaned.json").read_text())
+    assert record["counts"] == counts and record["digest"] == cleaned.pin.digest
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store/steps/clean/data").iterdir()}
+    again, _ = clean(files, spec)
+    assert again == cleaned
+    assert {
+        path: path.stat().st_mtime_ns for path in (tmp_path / "store/steps/clean/data").iterdir()
+    } == before
+
+
+def test_task_failures_surface(clean, prose_texts, lines):
+    """datatrove's own Ray executor logs them and ends normally."""
+    import zstandard
+
+    files = {
+        "a.jsonl": lines(*prose_texts[:5]),
+        "b.jsonl.zst": zstandard.compress(lines(*prose_texts[:50]))[:-30],
+    }
+    with pytest.raises(SourceError, match=r"^web: .*b\.jsonl\.zst: cannot be read to its end"):
+        clean(files, CleaningSpec(dedup="exact"))
+
+
+def test_nothing_left_is_an_error_that_says_what_removed_it(clean, lines):
+    with pytest.raises(
+        SourceError, match=r"sources\.web: cleaning left nothing of 2 documents; removed: .*gopher_short_doc"
+    ):
+        clean({"a.jsonl": lines("short", "shorter")}, CleaningSpec(filters=("gopher_quality",)))
