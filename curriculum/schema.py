@@ -183,6 +183,8 @@ class RuntimeSpec:
     local_cpus: int = 2
     """Logical CPUs of the local Ray that `ncp run` starts when no cluster is named."""
     object_store_mib: int = 256
+    hang_timeout_seconds: float = 1800.0
+    """A worker that takes no step for this long is dumped and ended; 0 switches this off."""
     locations: Mapping[str, str] = field(default_factory=dict)
     """Source name -> directory or URL. Builtin sources need none."""
     wandb_project: str = ""

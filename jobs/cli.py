@@ -22,6 +22,7 @@ from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
 from jobs.launch import plan_recipe, run_recipe
 from jobs.plan_view import plan_record, print_plan
+from jobs.preflight import PreflightError
 from jobs.runs import list_runs, read_run
 from jobs.status import RunStatus, duration, run_status
 from jobs.stop import request_run_stop
@@ -255,7 +256,7 @@ def main() -> None:
     """Entry point: user errors are one line on stderr and exit code 2; a traceback is a bug."""
     try:
         app()
-    except (AssetError, RecipeError, SourceError, StorageError, SuiteError) as error:
+    except (AssetError, PreflightError, RecipeError, SourceError, StorageError, SuiteError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USAGE)
 

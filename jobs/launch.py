@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe
@@ -14,11 +11,12 @@ from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
 from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
+from jobs.preflight import preflight
 from jobs.ray_session import ray_session
 from jobs.runs import check_run_name, record_run
-from jobs.stop import run_stop_requested, withdraw_run_stop
+from jobs.stop import run_stop_requested, signalled, stop_on_signals, withdraw_run_stop
 from pipeline.dag.plan import PlannedStep, make_plan
-from pipeline.dag.runner import Outcome, Stopped, run_steps
+from pipeline.dag.runner import Outcome, run_steps
 from pipeline.dag.step import Step
 from pipeline.data.pins import load_pin, make_pin
 from pipeline.storage import Storage
@@ -112,7 +110,8 @@ def run_recipe(
         if not waiting:
             outcome = run_steps(planned.steps, storage, {}, run=run, on_event=display.on_event)
         else:
-            with ray_session(recipe.runtime), _stoppable():
+            with ray_session(recipe.runtime), stop_on_signals():
+                preflight(storage, recipe.runtime)
                 outcome = run_steps(
                     planned.steps,
                     storage,
@@ -120,21 +119,6 @@ def run_recipe(
                     run=run,
                     on_event=display.on_event,
                     retries=recipe.runtime.retries,
-                    stop_requested=lambda: run_stop_requested(storage, run),
+                    stop_requested=lambda: signalled() or run_stop_requested(storage, run),
                 )
     return Planned(recipe=recipe, pins=planned.pins, steps=planned.steps, run=run), outcome
-
-
-@contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGINT and SIGTERM raise Stopped in the block. Entered after Ray, which installs handlers of its own."""
-    previous = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _stop(number: int, _frame: FrameType | None) -> None:
-    raise Stopped(f"stopped by {signal.Signals(number).name}")

@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from curriculum.schema import RuntimeSpec
+from jobs.stop import signalled
+from pipeline.dag.runner import Stopped
 
 T = TypeVar("T")
+POLL_SECONDS = 0.5
 
 
 @contextlib.contextmanager
@@ -63,15 +66,19 @@ def submit_remote(
     return task.remote(*arguments)
 
 
-def await_remote(task: Any, *, timeout_seconds: float | None = None) -> Any:
-    """The result of a started task; its own exception is raised here. Raises TimeoutError."""
-    import ray
-    from ray.exceptions import GetTimeoutError, RayTaskError
+def await_remote(task: Any, *, patience: Callable[[], bool] = lambda: True) -> Any:
+    """The result of a started task; its own exception is raised here.
 
+    `patience` is asked every half second; Stopped is raised once it says no.
+    """
+    import ray
+    from ray.exceptions import RayTaskError
+
+    while not ray.wait([task], timeout=POLL_SECONDS)[0]:
+        if not patience():
+            raise Stopped("stopped while a task was running")
     try:
-        return ray.get(task, timeout=timeout_seconds)
-    except GetTimeoutError as error:
-        raise TimeoutError(f"the task did not end in {timeout_seconds} seconds") from error
+        return ray.get(task)
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, Exception) and not isinstance(cause, RayTaskError):
@@ -82,5 +89,6 @@ def await_remote(task: Any, *, timeout_seconds: float | None = None) -> Any:
 def call_remote(
     function: Callable[..., T], *arguments: Any, num_cpus: float = 0.0, num_gpus: float = 0.0
 ) -> T:
-    """Run `function(*arguments)` as one Ray task and wait for its result."""
-    return await_remote(submit_remote(function, *arguments, num_cpus=num_cpus, num_gpus=num_gpus))
+    """Run `function(*arguments)` as one Ray task and wait for its result. Raises Stopped on a signal."""
+    task = submit_remote(function, *arguments, num_cpus=num_cpus, num_gpus=num_gpus)
+    return await_remote(task, patience=lambda: not signalled())

@@ -6,11 +6,42 @@ boundary. Asking costs no retry and loses no step.
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from types import FrameType
 
 from jobs.runs import read_run
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
+
+_SIGNALLED = threading.Event()
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM are noted in the block, for `signalled` to tell. Entered after Ray, which has handlers too.
+
+    A handler that raised would do so anywhere, in the middle of Ray's C code too; whoever waits asks instead.
+    """
+    previous = {number: signal.signal(number, _note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _SIGNALLED.clear()
+
+
+def signalled() -> bool:
+    """Whether this process was told to stop."""
+    return _SIGNALLED.is_set()
+
+
+def _note(_number: int, _frame: FrameType | None) -> None:
+    _SIGNALLED.set()
 
 
 def request_attempt_stop(storage: Storage, step_key: str, attempt: int) -> None:

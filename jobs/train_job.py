@@ -41,4 +41,6 @@ class TrainJob:
     checkpoint_every_steps: int
     log_every_steps: int
     threads_per_worker: int = 1
+    hang_timeout_seconds: float = 0.0
+    wandb_project: str = ""
     device: str = "cpu"

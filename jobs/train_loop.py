@@ -22,7 +22,9 @@ from jobs.metric_log import MetricRow, MetricWriter
 from jobs.milestones import load_milestone, save_milestone
 from jobs.stability import SkipWindow
 from jobs.stop import attempt_stop_requested
+from jobs.tracking import NoTracker, open_tracker
 from jobs.train_job import TrainJob
+from jobs.watchdog import Watchdog
 from ncp_model import build_model
 from ncp_model.init import initialize_codebooks, initialize_weights
 from ncp_model.losses import LossDenominators, loss_counts
@@ -121,6 +123,7 @@ class _Trainer:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.store = StepStore(storage, job.step_key)
         self.metrics = MetricWriter(storage, job.step_key, job.attempt) if self.rank == 0 else None
+        self.tracker = open_tracker(job) if self.rank == 0 else NoTracker()
         self.reported_at = 0.0
         self.started_at = time.monotonic()
         self.first_step = 0
@@ -128,11 +131,22 @@ class _Trainer:
     def run(self, start: int) -> None:
         self.first_step = start
         self.model.train()
+        job = self.job
+        try:
+            with Watchdog(
+                self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds
+            ) as watchdog:
+                self._run(watchdog, start)
+        finally:
+            self.tracker.close()
+
+    def _run(self, watchdog: Watchdog, start: int) -> None:
         for step in range(start, self.job.stop_step):
             begun = time.monotonic()
             row = self._step(step)
             row.timing["seconds"] = time.monotonic() - begun
             self._record(row)
+            watchdog.step_taken()
             taken = step + 1
             if self.stopping or taken == self.job.stop_step or taken % self.job.checkpoint_every_steps == 0:
                 if self.metrics is not None:
@@ -140,6 +154,7 @@ class _Trainer:
                 save_milestone(
                     self.storage, self.job, taken, self.model, self.optimizers, self.stability.state()
                 )
+                watchdog.step_taken()
             if self.stopping:
                 return
 
@@ -218,6 +233,7 @@ class _Trainer:
             return
         if row.step % self.job.log_every_steps == 0 or row.step == self.job.stop_step:
             self.metrics.add(row)
+            self.tracker.log(row)
         if time.monotonic() - self.reported_at < PROGRESS_SECONDS and row.step != self.job.stop_step:
             return
         self.reported_at = time.monotonic()

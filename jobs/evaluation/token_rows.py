@@ -107,7 +107,7 @@ def _saved(stems: Sequence[Stem], common: int) -> float:
     return 1 - together / apart if apart else 0.0
 
 
-def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
+def _common_prefix(sequences: Sequence[list[int]]) -> int:
     """Length of the longest common prefix that leaves every sequence at least one token; 0 for fewer than two."""
     if len(sequences) < 2:
         return 0

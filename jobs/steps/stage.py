@@ -7,7 +7,7 @@ of error. Its checkpoint record is not used: milestones are found in storage by 
 
 from __future__ import annotations
 
-import contextlib
+import time
 from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
@@ -15,7 +15,7 @@ from curriculum.tokens import tokens_before
 from jobs.gates import accepted_gate, check_gate
 from jobs.metric_log import read_metrics
 from jobs.ray_session import await_remote, submit_remote
-from jobs.stop import attempt_stop_requested, request_attempt_stop
+from jobs.stop import attempt_stop_requested, request_attempt_stop, signalled
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
 from pipeline.dag.runner import StepContext, Stopped
@@ -25,7 +25,7 @@ from pipeline.data.order import Order, check_supply
 from pipeline.storage import Storage
 
 STOP_GRACE_SECONDS = 60.0
-"""How long a run that is told to stop waits for the milestone; a second signal ends the wait."""
+"""How long a run that is told to stop waits for the milestone."""
 
 
 class WorkerLost(RuntimeError):
@@ -41,12 +41,11 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     write_transition(context.storage, job)
     task = submit_remote(_fit, job, recipe.runtime)
     try:
-        await_remote(task)
+        await_remote(task, patience=lambda: not signalled())
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
-        with contextlib.suppress(TimeoutError):
-            await_remote(task, timeout_seconds=STOP_GRACE_SECONDS)
-        raise
+        give_up = time.monotonic() + STOP_GRACE_SECONDS
+        await_remote(task, patience=lambda: time.monotonic() < give_up)
     if not context.store.done(context.step) and attempt_stop_requested(
         context.storage, job.step_key, job.attempt
     ):
@@ -81,6 +80,8 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         checkpoint_every_steps=recipe.runtime.checkpoint_every_steps,
         log_every_steps=recipe.runtime.log_every_steps,
         threads_per_worker=recipe.runtime.threads_per_worker,
+        hang_timeout_seconds=recipe.runtime.hang_timeout_seconds,
+        wandb_project=recipe.runtime.wandb_project,
         device="cuda" if recipe.runtime.gpus_per_worker else "cpu",
     )
 

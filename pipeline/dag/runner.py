@@ -107,7 +107,7 @@ def run_steps(
 ) -> Outcome:
     """Bring every step to completion, in order. A failed step blocks those that need it; the others still run.
 
-    `stop_requested` is asked between steps; raises Stopped when it says so, or when an executor does.
+    `stop_requested` is asked before every attempt and while waiting; raises Stopped when it says so, or when an executor does.
     """
     check_graph(steps)
     by_name = {step.name: step for step in steps}
@@ -115,14 +115,12 @@ def run_steps(
     failed: dict[str, Failure] = {}
     blocked: dict[str, str] = {}
     for step in steps:
-        if stop_requested():
-            raise Stopped("stopped on request")
         culprit = next((name for name in step.needs if name in failed or name in blocked), None)
         if culprit is not None:
             blocked[step.name] = blocked.get(culprit, culprit)
             on_event(Event(kind="blocked", step=step, detail=f"hangs on {blocked[step.name]}, which failed"))
             continue
-        error = _complete(step, by_name, storage, executors[step.kind], run, on_event, retries)
+        error = _complete(step, by_name, storage, executors, run, on_event, retries, stop_requested)
         if error is None:
             done.append(step.name)
         else:
@@ -134,10 +132,11 @@ def _complete(
     step: Step,
     steps: Mapping[str, Step],
     storage: Storage,
-    executor: Executor,
+    executors: Mapping[str, Executor],
     run: str,
     on_event: Callable[[Event], None],
     retries: int,
+    stop_requested: Callable[[], bool],
 ) -> Failure | None:
     """One step, to completion or to its last failure, which is returned."""
     store = step_store(storage, step)
@@ -148,6 +147,8 @@ def _complete(
         if store.done(step):
             on_event(Event(kind="cached", step=step))
             return None
+        if stop_requested():
+            raise Stopped("stopped on request")
         lease = book.acquire(run)
         if isinstance(lease, Sealed):
             continue
@@ -157,7 +158,7 @@ def _complete(
             time.sleep(WAIT_SECONDS)
             continue
         try:
-            _attempt(step, steps, storage, store, lease, executor, run, on_event)
+            _attempt(step, steps, storage, store, lease, executors[step.kind], run, on_event)
             return None
         except Superseded as error:
             on_event(Event(kind="waiting", step=step, detail=str(error)))

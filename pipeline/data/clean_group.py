@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import zstandard
 from datatrove.data import Document as TroveDocument
 from datatrove.io import DataFolder
 from datatrove.pipeline.dedup.exact_dedup import (
@@ -29,6 +30,7 @@ from datatrove.pipeline.dedup.minhash import (
     MinhashDedupFilter,
     MinhashDedupSignature,
 )
+from datatrove.utils.hashing import HashConfig
 
 from curriculum.schema import DataSpec
 from pipeline.data.counters import Counters
@@ -38,7 +40,9 @@ from pipeline.data.quarantine import Quarantine
 from pipeline.data.readers import Reader
 from pipeline.storage import Storage
 
-MINHASH = MinhashConfig()
+HASH = HashConfig(precision=64, hash_fc="sha1")
+"""datatrove's default needs xxhash below 4, which other packages have moved past."""
+MINHASH = MinhashConfig(hash_config=HASH)
 
 
 def _text(document: TroveDocument) -> str:
@@ -47,7 +51,9 @@ def _text(document: TroveDocument) -> str:
 
 def _exact(group: int) -> ExactDedupConfig:
     """Earlier groups have priority, so that the first copy stays (datatrove keeps the highest priority)."""
-    return ExactDedupConfig(content_getter=_text, document_priority=lambda _: max(1, 65_535 - group))
+    return ExactDedupConfig(
+        content_getter=_text, document_priority=lambda _: max(1, 65_535 - group), hash_config=HASH
+    )
 
 
 def filtered_key(output: str, group: Group) -> str:
@@ -158,11 +164,8 @@ def _folder(storage: Storage, output: str, name: str) -> DataFolder:
 def _write(storage: Storage, key: str, documents: Iterable[TroveDocument]) -> tuple[int, int, str]:
     """(documents, bytes, sha256 of the uncompressed lines) written as zstd; `id` is the key in the original source."""
     count, size, digest = 0, 0, hashlib.sha256()
-    with (
-        storage.open_write(key) as file,
-        pa.PythonFile(file, mode="w") as sink,
-        pa.CompressedOutputStream(sink, "zstd") as stream,
-    ):
+    compressor = zstandard.ZstdCompressor()
+    with storage.open_write(key) as file, compressor.stream_writer(file, closefd=False) as stream:
         for document in documents:
             line = json.dumps({"id": document.id, "text": document.text}, ensure_ascii=False).encode() + b"\n"
             stream.write(line)

@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
@@ -89,7 +88,7 @@ class WindowLoader:
         self._remote = not storage.local
         if self._remote and cache_dir is not None:
             size = sum(
-                int(pc.sum(source.manifest.table["bytes"]).as_py()) for source in self.sources.values()
+                int(source.manifest.table["bytes"].to_numpy().sum()) for source in self.sources.values()
             )
             if size <= cache_bytes:
                 for source in self.sources.values():
@@ -175,10 +174,10 @@ class WindowLoader:
 
     def _micro_batch(self, positions: NDArray[np.int64], tokens: NDArray[np.uint32], rows: int) -> MicroBatch:
         real = len(tokens)
-        input_ids = np.full((rows, self.sequence_length), self.eos_id, dtype=np.int64)
-        labels = np.full((rows, self.sequence_length), IGNORE_INDEX, dtype=np.int64)
-        input_ids[:real] = tokens
-        labels[:real, :-1] = tokens[:, 1:]
+        input_ids = np.empty((rows, self.sequence_length), dtype=np.int64)
+        labels = np.empty((rows, self.sequence_length), dtype=np.int64)
+        input_ids[:real], input_ids[real:] = tokens, self.eos_id
+        labels[:real, :-1], labels[real:], labels[:, -1] = tokens[:, 1:], IGNORE_INDEX, IGNORE_INDEX
         digest = (
             sum(_window_hash(int(p), row) for p, row in zip(positions, tokens, strict=True)) % DIGEST_MODULUS
         )

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.data.counters import Counters
 from pipeline.data.errors import ShardError
-from pipeline.data.shards import ShardEntry, check_size
+from pipeline.data.objects import list_objects
+from pipeline.data.shards import ShardEntry
 from pipeline.data.verified import hash_object
 from pipeline.storage import Storage
 
@@ -134,10 +135,24 @@ class Manifest:
         )
 
     def verify(self, storage: Storage, *, full: bool = False) -> None:
-        """Check every shard's size, and with `full` its sha256. Raises ShardError at the first that differs."""
-        for entry in (*self.shards, *self.heldout):
-            check_size(storage, self.output, entry)
-            if full:
+        """Check every shard's size against one listing, and with `full` its sha256 by reading it.
+
+        Raises ShardError at the first that is missing or differs.
+        """
+        found = list_objects(storage, self.output)
+        keys = [*self.table["key"].to_pylist(), *(entry.key for entry in self.heldout)]
+        sizes = [*self.table["bytes"].to_pylist(), *(entry.bytes for entry in self.heldout)]
+        for key, size in zip(keys, sizes, strict=True):
+            where = storage.uri(f"{self.output}/{key}")
+            if key not in found:
+                raise ShardError(f"{where}: named by the manifest but missing; stage the source again")
+            if found[key].size != size:
+                raise ShardError(
+                    f"{where}: {found[key].size} bytes, recorded as {size}; it was cut short or replaced; "
+                    "stage the source again"
+                )
+        if full:
+            for entry in (*self.shards, *self.heldout):
                 _, digest = hash_object(storage, f"{self.output}/{entry.key}")
                 if digest != entry.sha256:
                     where = storage.uri(f"{self.output}/{entry.key}")

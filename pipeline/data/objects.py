@@ -7,10 +7,16 @@ that nobody wants to download twice.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from pipeline.storage import Storage
+
+_HUB_DATASET = re.compile(
+    r"hf://datasets/(?P<repository>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?:/(?P<inside>.*))?"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +39,26 @@ class PinnedFile:
         return self.content_size or self.size
 
 
-def list_objects(root: Storage) -> dict[str, PinnedFile]:
-    """Every object below `root` by its relative path, as the store's own listing describes it.
+def list_objects(root: Storage, prefix: str = "") -> dict[str, PinnedFile]:
+    """Every object below `prefix` by its path relative to that, as the store's own listing describes it.
 
     The listing of a Hub commit cannot change and takes minutes for a large mix, whose sources are pinned one by one.
     """
     if root.url.startswith("hf://") and "@" in root.url:
-        return _list_commit(root.url)
-    return _list(root)
+        return _list_commit(root.url, prefix)
+    return _list(root, prefix)
 
 
 @functools.lru_cache(maxsize=4)
-def _list_commit(url: str) -> dict[str, PinnedFile]:
-    return _list(Storage(url))
+def _list_commit(url: str, prefix: str) -> dict[str, PinnedFile]:
+    return _list(Storage(url), prefix)
 
 
-def _list(root: Storage) -> dict[str, PinnedFile]:
+def _list(root: Storage, prefix: str) -> dict[str, PinnedFile]:
     fresh = {} if root.local or root.fs.protocol == "memory" else {"refresh": True}
-    listing: dict[str, Any] = root.fs.find(root.root, detail=True, **fresh)
-    base = len(root.root) + 1
-    return {name[base:]: describe(name[base:], info) for name, info in listing.items()}
+    top = root.path(prefix)
+    listing: dict[str, Any] = root.fs.find(top, detail=True, **fresh)
+    return {name[len(top) + 1 :]: describe(name[len(top) + 1 :], info) for name, info in listing.items()}
 
 
 def stat_object(root: Storage, path: str) -> PinnedFile:
@@ -77,13 +83,11 @@ def fixed_revision(location: str) -> str:
 
     A dataset's branch moves; its commits do not, so a pin holds for as long as the Hub keeps the commit.
     """
-    if not location.startswith("hf://"):
+    match = _HUB_DATASET.fullmatch(location)
+    if match is None:
         return location
-    from huggingface_hub import HfFileSystem  # half a second of imports that only Hub sources need
+    from huggingface_hub import HfApi  # half a second of imports that only Hub sources need
 
-    fs = HfFileSystem()
-    resolved = fs.resolve_path(location)
-    commit = fs._api.repo_info(resolved.repo_id, repo_type=resolved.repo_type, revision=resolved.revision).sha
-    prefix = f"{resolved.repo_type}s/" if resolved.repo_type != "model" else ""
-    inside = f"/{resolved.path_in_repo}" if resolved.path_in_repo else ""
-    return f"hf://{prefix}{resolved.repo_id}@{commit}{inside}"
+    repository, revision, inside = match["repository"], match["revision"], match["inside"]
+    commit = HfApi().dataset_info(repository, revision=unquote(revision) if revision else None).sha
+    return f"hf://datasets/{repository}@{commit}" + (f"/{inside}" if inside else "")

@@ -60,10 +60,12 @@ def load_pin(storage: Storage, name: str, spec: SourceSpec, location: str | None
         raise SourceError(
             f"sources.{name}: {storage.uri(key)} has pin format {record.get('format')!r}, not {PIN_FORMAT}"
         )
-    kept = not location or location == record["requested"]
+    where = record["location"]
+    if location and location != record["requested"] and not spec.builtin:
+        where = location
     return Pin(
         source=name,
-        location=record["location"] if spec.builtin or kept else location,
+        location=where,
         builtin=spec.builtin is not None,
         files=tuple(PinnedFile(**file) for file in record["files"]),
         digest=record["digest"],

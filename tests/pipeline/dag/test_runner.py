@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.dag.runner import Blocked, Event, Refused, StepContext, run_steps
+from pipeline.dag.runner import Blocked, Event, Refused, StepContext, Stopped, run_steps
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
 from pipeline.storage import Storage
@@ -149,6 +149,31 @@ def test_a_superseded_attempt_publishes_nothing_and_the_runner_uses_the_winner(s
     assert outcome.ok and events == ["a:started", "a:waiting", "a:cached"]
     receipt = step_store(storage, step).receipt()
     assert receipt is not None and receipt["by"] == "the other"
+
+
+def test_a_stop_request_ends_the_run_before_the_next_attempt_and_records_no_failure(storage: Storage) -> None:
+    steps, computed = [_step("a"), _step("b")], []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        computed.append(context.step.name)
+        return {}
+
+    with pytest.raises(Stopped):
+        _run(steps, storage, work, stop_requested=lambda: bool(computed))
+    assert computed == ["a"]
+    outcome, events = _run(steps, storage, work)
+    assert outcome.ok and events == ["a:cached", "b:started", "b:done"]
+
+
+def test_an_executor_that_was_stopped_leaves_the_step_free(storage: Storage) -> None:
+    def stopped(context: StepContext) -> dict[str, Any]:
+        raise Stopped("by a signal")
+
+    with pytest.raises(Stopped):
+        _run([_step("a")], storage, stopped)
+    assert step_store(storage, _step("a")).failure() is None
+    outcome, _ = _run([_step("a")], storage, lambda context: {})
+    assert outcome.ok
 
 
 @pytest.mark.parametrize(("error", "kind"), [(Refused("no"), "refused"), (Blocked("not known"), "blocked")])

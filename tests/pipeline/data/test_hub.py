@@ -173,6 +173,9 @@ def test_the_pin_keeps_the_commit_that_the_branch_stood_for(hub, tmp_path):
     pin = make_pin(storage, "mix", SourceSpec(), f"hf://datasets/{REPO}")
     assert pin.location == f"hf://datasets/{REPO}@{COMMIT}"
     assert make_pin(storage, "mix", SourceSpec(), f"hf://datasets/{REPO}") == pin
+    inside = make_pin(storage, "one", SourceSpec(), f"hf://datasets/{REPO}@main/data/common_crawl-1")
+    assert inside.location == f"hf://datasets/{REPO}@{COMMIT}/data/common_crawl-1"
+    assert [file.path for file in inside.files] == ["shard_0.jsonl.zst"]
 
 
 def test_a_hub_source_is_staged_like_the_same_files_on_disk(hub, tmp_path, stage, tokenizer):

