@@ -17,6 +17,7 @@ from rich.table import Table
 
 from curriculum.errors import RecipeError
 from curriculum.load import bundled_recipes, load_recipe
+from jobs import data_commands
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
@@ -28,7 +29,7 @@ from jobs.status import RunStatus, duration, run_status
 from jobs.stop import request_run_stop
 from pipeline.dag.runner import Outcome, Stopped
 from pipeline.dag.store import StepStore
-from pipeline.data.errors import SourceError
+from pipeline.data.errors import ShardError, SourceError
 from pipeline.storage import Storage, StorageError
 
 DONE, FAILED, USAGE, REFUSED, STOPPED = 0, 1, 2, 3, 4
@@ -50,6 +51,8 @@ app = typer.Typer(
 )
 PLAIN_WIDTH = 160
 """Columns of a table that is written to a file or a pipe, where nobody's terminal sets them."""
+app.add_typer(data_commands.app, name="data")
+app.command()(data_commands.which_docs)
 out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 RecipeArgument = Annotated[
@@ -256,7 +259,15 @@ def main() -> None:
     """Entry point: user errors are one line on stderr and exit code 2; a traceback is a bug."""
     try:
         app()
-    except (AssetError, PreflightError, RecipeError, SourceError, StorageError, SuiteError) as error:
+    except (
+        AssetError,
+        PreflightError,
+        RecipeError,
+        ShardError,
+        SourceError,
+        StorageError,
+        SuiteError,
+    ) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USAGE)
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.data.instance_filter import RepetitionFilter
 from pipeline.data.order import Order
 from pipeline.data.shard_cache import ShardCache
 from pipeline.data.windows import SourceWindows
@@ -34,6 +35,8 @@ class MicroBatch:
     labels: torch.Tensor
     """int64 [b, T]: the inputs shifted left inside the window; -100 in the last place and in padding rows."""
     real: int
+    masked: int
+    """How many of the real rows the repetition filter left without labels."""
     digest: int
     """Sum over the real windows of a 63-bit hash of (position, tokens), modulo 2^63."""
 
@@ -61,6 +64,7 @@ class WindowLoader:
         check: bool = True,
         cache_dir: str | None = None,
         cache_bytes: int = 0,
+        repetition_filter: RepetitionFilter | None = None,
     ):
         if (
             sequence_length < 2
@@ -85,6 +89,7 @@ class WindowLoader:
         windows = {name: source.windows for name, source in self.sources.items()}
         self.order = Order(windows, weights, block, seed)
         self.eos_id = next(iter(self.sources.values())).manifest.eos_id
+        self._filter = repetition_filter
         self._remote = not storage.local
         if self._remote and cache_dir is not None:
             size = sum(
@@ -99,7 +104,8 @@ class WindowLoader:
 
     @property
     def labels_per_batch(self) -> int:
-        """Scored next-token predictions of a global batch, over all ranks: the denominator of the mean loss."""
+        """Next-token predictions of a global batch over all ranks: the denominator of the mean loss. Windows that the
+        repetition filter masks are counted in it, as in OLMo-core."""
         return self.windows_per_batch * (self.sequence_length - 1)
 
     def batch(self, step: int, rank: int, world_size: int, micro_batch_size: int) -> list[MicroBatch]:
@@ -178,11 +184,17 @@ class WindowLoader:
         labels = np.empty((rows, self.sequence_length), dtype=np.int64)
         input_ids[:real], input_ids[real:] = tokens, self.eos_id
         labels[:real, :-1], labels[real:], labels[:, -1] = tokens[:, 1:], IGNORE_INDEX, IGNORE_INDEX
+        masked = self._filter.repeats(tokens) if self._filter else np.zeros(real, dtype=bool)
+        labels[:real][masked] = IGNORE_INDEX
         digest = (
             sum(_window_hash(int(p), row) for p, row in zip(positions, tokens, strict=True)) % DIGEST_MODULUS
         )
         return MicroBatch(
-            input_ids=torch.from_numpy(input_ids), labels=torch.from_numpy(labels), real=real, digest=digest
+            input_ids=torch.from_numpy(input_ids),
+            labels=torch.from_numpy(labels),
+            real=real,
+            masked=int(masked.sum()),
+            digest=digest,
         )
 
 
