@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from curriculum.model_spec import ModelSpec
-from ncp_model.layers import AttentionPattern, rotary_angles, visibility
+from ncp_model.layers import AttentionPattern, additive_mask, rotary_angles, visibility
 
 
 class AlignedGrid:
@@ -43,13 +43,13 @@ class AlignedGrid:
     def _tokens(self, slots: Tensor) -> Tensor:
         return slots.flatten(1, 2)[:, 1 : self.length + 1]
 
-    def patterns(self, spec: ModelSpec, device: torch.device) -> tuple[AttentionPattern, AttentionPattern]:
-        """Attention patterns of the token towers and of the Concept Module."""
-        tokens = torch.arange(self.length, device=device)
-        concepts = torch.arange(self.chunks, device=device)
+    def patterns(self, spec: ModelSpec, like: Tensor) -> tuple[AttentionPattern, AttentionPattern]:
+        """Attention patterns of the token towers and of the Concept Module, for states on the device and in the dtype of `like`."""
+        tokens = torch.arange(self.length, device=like.device)
+        concepts = torch.arange(self.chunks, device=like.device)
         return (
-            _pattern(spec, tokens, tokens, None),
-            _pattern(spec, concepts, concepts * spec.concept.rope_stride, None),
+            _pattern(spec, like, tokens, tokens),
+            _pattern(spec, like, concepts, concepts * spec.concept.rope_stride),
         )
 
     def valid_chunks(self, token_valid: Tensor) -> Tensor:
@@ -128,14 +128,14 @@ class DocumentGrid:
     def _select(x: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
         return x.flatten(0, 1).index_select(0, index).unflatten(0, shape)
 
-    def patterns(self, spec: ModelSpec, device: torch.device) -> tuple[AttentionPattern, AttentionPattern]:
+    def patterns(self, spec: ModelSpec, like: Tensor) -> tuple[AttentionPattern, AttentionPattern]:
         """As AlignedGrid.patterns, block-diagonal by document."""
         stride = spec.concept.rope_stride
         # A chunk that does not exist sees itself, so that no row of the softmax is empty.
-        alone = torch.eye(self.chunks, dtype=torch.bool, device=device)
+        alone = torch.eye(self.chunks, dtype=torch.bool, device=like.device)
         return (
-            _pattern(spec, self.positions, self.positions, self.doc_starts),
-            _pattern(spec, self.chunk_positions, self.chunk_positions * stride, self.chunk_doc, always=alone),
+            _pattern(spec, like, self.positions, self.positions, self.doc_starts),
+            _pattern(spec, like, self.chunk_positions, self.chunk_positions * stride, self.chunk_doc, alone),
         )
 
     def valid_chunks(self, token_valid: Tensor) -> Tensor:
@@ -201,17 +201,23 @@ def _mean(x: Tensor) -> Tensor:
 
 
 def _pattern(
-    spec: ModelSpec, positions: Tensor, rotary: Tensor, documents: Tensor | None, always: Tensor | None = None
+    spec: ModelSpec,
+    like: Tensor,
+    positions: Tensor,
+    rotary: Tensor,
+    documents: Tensor | None = None,
+    always: Tensor | None = None,
 ) -> AttentionPattern:
     cos, sin = rotary_angles(rotary, spec.head_dim, spec.rope_theta)
     window = window_size(spec)
     if documents is None:
-        local = None if window >= positions.shape[-1] else visibility(positions, positions, window)
+        local = None
+        if window < positions.shape[-1]:
+            local = additive_mask(visibility(positions, positions, window), like)
         return AttentionPattern(cos=cos, sin=sin, local_mask=local, full_mask=None)
     same = (documents.unsqueeze(-1) == documents.unsqueeze(-2)) & (documents.unsqueeze(-1) >= 0)
-    masks = [same & visibility(positions, positions, reach) for reach in (window, None)]
+    seen = [same & visibility(positions, positions, reach) for reach in (window, None)]
     if always is not None:
-        masks = [mask | always for mask in masks]
-    return AttentionPattern(
-        cos=cos, sin=sin, local_mask=masks[0].unsqueeze(1), full_mask=masks[1].unsqueeze(1)
-    )
+        seen = [mask | always for mask in seen]
+    local, full = (additive_mask(mask.unsqueeze(1), like) for mask in seen)
+    return AttentionPattern(cos=cos, sin=sin, local_mask=local, full_mask=full)

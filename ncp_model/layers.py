@@ -24,8 +24,8 @@ class LayerCache(Protocol):
 class AttentionPattern:
     """What one tower's layers share: rotations of its positions and who may see whom.
 
-    `cos` and `sin` are float32 [1 or B, 1, n, head_dim / 2]. A mask is boolean, broadcastable to [B, H, n, keys], True
-    where a query sees a key; None means plain causal.
+    `cos` and `sin` are float32 [1 or B, 1, n, head_dim / 2]. A mask is additive (see
+    additive_mask), broadcastable to [B, H, n, keys]; None means plain causal.
     """
 
     cos: Tensor
@@ -76,6 +76,11 @@ def visibility(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
     distance = queries.unsqueeze(-1) - keys.unsqueeze(-2)
     seen = distance >= 0
     return seen if window is None else seen & (distance < window)
+
+
+def additive_mask(seen: Tensor, like: Tensor) -> Tensor:
+    """0 where `seen`, else -inf, in `like`'s dtype: what attention kernels would make of a boolean mask in each layer."""
+    return torch.zeros(seen.shape, dtype=like.dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
 
 
 class RMSNorm(nn.Module):

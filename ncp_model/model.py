@@ -80,9 +80,8 @@ class NCPModel(nn.Module):
         """
         check_input(self.spec, input_ids, labels=labels, doc_starts=doc_starts)
         grid = make_grid(input_ids.shape[1], self.spec.concept.chunk_size, doc_starts)
-        token_pattern, concept_pattern = grid.patterns(self.spec, input_ids.device)
-
         x = self.embed_tokens(input_ids)
+        token_pattern, concept_pattern = grid.patterns(self.spec, x)
         concept = None
         if not self.spec.concept.enabled:
             hidden, _ = self.run_tower(self.decoder, x, token_pattern)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ncp_model.grid import ChunkGather, TokenGrid, take, window_size
-from ncp_model.layers import AttentionPattern, rotary_angles, visibility
+from ncp_model.layers import AttentionPattern, additive_mask, rotary_angles, visibility
 from ncp_model.mixing import State
 from ncp_model.model import NCPModel, check_input
 
@@ -162,11 +162,12 @@ class GenerationSession:
         spec = self.spec
         cos, sin = rotary_angles(positions * stride, spec.head_dim, spec.rope_theta)
         slots = torch.arange(visible, device=self.device)
+        like = self.model.embed_tokens.weight
         return AttentionPattern(
             cos=cos,
             sin=sin,
-            local_mask=visibility(positions, slots, window_size(spec)).unsqueeze(1),
-            full_mask=visibility(positions, slots, None).unsqueeze(1),
+            local_mask=additive_mask(visibility(positions, slots, window_size(spec)).unsqueeze(1), like),
+            full_mask=additive_mask(visibility(positions, slots, None).unsqueeze(1), like),
         )
 
     def _encode(

@@ -120,6 +120,24 @@ class Alert:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComparisonView:
+    """How soon one run reaches another's final training loss (`jobs.evaluation.comparison`)."""
+
+    baseline: str
+    candidate: str
+    target_loss: float
+    token_ratio: float | None
+    """Share of the baseline's tokens; None if it never gets there."""
+    token_interval: tuple[float, float] | None = None
+    compute_ratio: float | None = None
+    compute_interval: tuple[float, float] | None = None
+    final_gap: float
+    """Baseline's loss minus the candidate's at the end."""
+    note: str = ""
+    """What a reader must know: the smoothing, the seeds, that the order check was forced."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunReport:
     """Everything the page says about one run."""
 

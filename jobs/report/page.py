@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 import numpy as np
 
 from jobs.report.chart import Boundary, Series, line_chart
-from jobs.report.model import Curve, EvaluationRow, RunReport
+from jobs.report.model import ComparisonView, Curve, EvaluationRow, RunReport
 from jobs.report.scale import number, percent, si
 from jobs.report.style import CSS
-from jobs.report.tables import downstream_table, heldout_table, mixture_table, status_pill, steps_table
+from jobs.report.tables import (
+    comparison_table,
+    downstream_table,
+    heldout_table,
+    mixture_table,
+    status_pill,
+    steps_table,
+)
 
 CURVE_ORDER = ("ntp", "ncp", "vq", "lr", "grad_norm", "tokens_per_second")
 """Charts come in this order, others after them; the first one is drawn large."""
@@ -19,35 +27,55 @@ CURVE_ORDER = ("ntp", "ncp", "vq", "lr", "grad_norm", "tokens_per_second")
 _HERO_SIZES = (("wide", 1076, 320), ("medium", 640, 270), ("narrow", 344, 230))
 
 
-def render_page(runs: Sequence[RunReport]) -> str:
+def render_page(runs: Sequence[RunReport], comparisons: Sequence[ComparisonView] = ()) -> str:
     """The report on one run, or on several with their curves in the same charts. Raises ValueError for none."""
     if not runs:
         raise ValueError("report: no runs given; name at least one")
     title = " / ".join(run.name for run in runs)
-    body = [_header(run) if len(runs) == 1 else "" for run in runs[:1]]
     if len(runs) == 1:
-        body += [_alerts(runs[0]), _tiles(runs[0]), _curriculum(runs[0]), _curves(runs), *_tables(runs[0])]
+        (run,) = runs
+        body = [_header(run), _alerts(run), _tiles(run), _curriculum(run), _curves(runs)]
+        body += [_comparisons(comparisons), *_tables(run)]
     else:
-        body += [
-            '<p class="eyebrow">ncp report</p>',
-            f'<div class="title"><h1>{len(runs)} runs</h1></div>',
-            _curves(runs),
-        ]
+        body = ['<p class="eyebrow">ncp report</p>', f'<div class="title"><h1>{len(runs)} runs</h1></div>']
+        body += [_curves(runs), _comparisons(comparisons), _side_by_side(runs)]
         for run in runs:
             body += [
-                '<section class="run">',
-                _header(run),
-                _alerts(run),
-                _tiles(run),
-                _curriculum(run),
-                *_tables(run),
-            ]
-            body.append("</section>")
+                '<section class="run">', _header(run), _alerts(run), _tiles(run), _curriculum(run), *_tables(run), "</section>"
+            ]  # fmt: skip
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} - ncp report</title><style>{CSS}</style></head>\n"
         f"<body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _comparisons(comparisons: Sequence[ComparisonView]) -> str:
+    if not comparisons:
+        return ""
+    return (
+        '<section><h2>Comparison</h2><p class="lead">How much of the baseline\'s tokens, and of its compute, a run needs '
+        "to reach the baseline's final training loss, both curves smoothed alike. Brackets: 95 % interval over seeds."
+        f"</p>{comparison_table(comparisons)}</section>"
+    )
+
+
+def _side_by_side(runs: Sequence[RunReport]) -> str:
+    """Every checkpoint of every run in one table; references are left to the runs' own tables."""
+    rows = [
+        replace(row, label=f"{run.name} / {row.label}")
+        for run in runs
+        for row in run.evaluations
+        if not row.reference
+    ]
+    if not rows:
+        return ""
+    benchmarks = downstream_table(rows) if any(row.tasks for row in rows) else ""
+    return (
+        '<section><h2>Side by side</h2><p class="lead">Held-out bits per byte and benchmarks of every checkpoint; each '
+        f"mixture is that of the checkpoint's own stage.</p>{heldout_table(rows)}"
+        f'<div style="height:14px"></div>{benchmarks}</section>'
     )
 
 

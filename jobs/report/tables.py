@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from jobs.report.model import EvaluationRow, SourceCell, StageView, StepRow, TaskCell
+from jobs.report.model import ComparisonView, EvaluationRow, SourceCell, StageView, StepRow, TaskCell
 from jobs.report.scale import MISSING, duration, fixed, number, percent
 
 _KNOWN_STATES = {
@@ -138,6 +138,28 @@ def _task_cells(cell: TaskCell | None) -> str:
         if cell.chance is not None and cell.accuracy - cell.chance > 2 * cell.stderr:
             accuracy = f'<span class="above">{accuracy}</span>'
     return f"<td>{accuracy}</td><td>{fixed(cell.bits_per_byte, 3)}</td>"
+
+
+def comparison_table(comparisons: Sequence[ComparisonView]) -> str:
+    """Tokens and compute to the baseline's final loss."""
+    head = (
+        "<tr><th>Run</th><th class='left'>against</th><th>loss to reach<small>nats per token</small></th>"
+        "<th>tokens needed<small>of the baseline's</small></th><th>compute needed<small>of the baseline's</small></th>"
+        "<th>final gap<small>nats per token</small></th></tr>"
+    )
+    lines = []
+    for one in comparisons:
+        cells = f'<td class="left">{escape(one.baseline)}</td><td>{fixed(one.target_loss, 4)}</td>'
+        for ratio, interval in (
+            (one.token_ratio, one.token_interval),
+            (one.compute_ratio, one.compute_interval),
+        ):
+            between = f"<small>[{percent(interval[0])}, {percent(interval[1])}]</small>" if interval else ""
+            speedup = f' <span class="soft">{1 / ratio:.2f}x less</span>' if ratio else ""
+            cells += f"<td>{percent(ratio) if ratio is not None else 'not reached'}{speedup}{between}</td>"
+        note = f"<small>{escape(one.note)}</small>" if one.note else ""
+        lines.append(f"<tr><th>{escape(one.candidate)}{note}</th>{cells}<td>{one.final_gap:+.4f}</td></tr>")
+    return _table(head, lines)
 
 
 def steps_table(steps: Sequence[StepRow]) -> str:

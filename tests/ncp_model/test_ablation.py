@@ -37,9 +37,9 @@ def logits_of(model: NCPModel, ids: Tensor, **settings: bool) -> Tensor:
 
 def test_rung_1_is_a_plain_stack_of_blocks() -> None:
     model, ids = build_model(VANILLA, dtype=torch.float64), tokens()
-    pattern, _ = AlignedGrid(19, 4).patterns(VANILLA, ids.device)
     with torch.no_grad():
         x = model.embed_tokens(ids)
+        pattern, _ = AlignedGrid(19, 4).patterns(VANILLA, x)
         for layer in model.decoder:
             x = layer.block(x, pattern)
         expected = model.lm_head(model.final_norm(x))

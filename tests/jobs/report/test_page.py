@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from jobs.report.chart import Boundary, Series, line_chart
-from jobs.report.model import Alert, Curve, EvaluationRow, RunReport, SourceCell, StageView, StepRow, TaskCell
+from jobs.report.model import (
+    Alert,
+    ComparisonView,
+    Curve,
+    EvaluationRow,
+    RunReport,
+    SourceCell,
+    StageView,
+    StepRow,
+    TaskCell,
+)
 from jobs.report.page import render_page
 
 VOID = {"meta", "br", "line", "circle", "path"}
@@ -199,6 +209,32 @@ def test_several_runs_share_charts_and_keep_their_own_tables() -> None:
     assert "".join(checker.text).count("Held-out text") == 4  # heading and tile, per run
     with pytest.raises(ValueError, match="no runs"):
         render_page([])
+
+
+def test_a_comparison_says_how_much_less_is_needed() -> None:
+    comparisons = (
+        ComparisonView(baseline="base", candidate="ncp", target_loss=2.31, token_ratio=0.513, token_interval=(0.5, 0.53),
+                       compute_ratio=0.62, final_gap=0.091, note="three seeds"),
+        ComparisonView(baseline="base", candidate="<worse>", target_loss=2.31, token_ratio=None, final_gap=-0.02),
+    )  # fmt: skip
+    text = " ".join(check(render_page([run("ncp"), run("base")], comparisons)).text)
+    for expected in (
+        "51.3%",
+        "1.95x",
+        "[50.0%, 53.0%]",
+        "62.0%",
+        "1.61x",
+        "+0.0910",
+        "three seeds",
+        "not reached",
+        "<worse>",
+    ):
+        assert expected in text, expected
+
+
+def test_several_runs_have_their_checkpoints_side_by_side() -> None:
+    text = "".join(check(render_page([run("one"), run("two")])).text)
+    assert "one / first" in text and "two / first" in text and "one / unigram" not in text
 
 
 def test_a_run_that_has_only_begun_has_a_page() -> None:

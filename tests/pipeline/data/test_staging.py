@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +104,51 @@ def test_users_errors_come_back_as_one_line_that_names_the_source_and_publish_no
         stage("hollow", b'{"text": ""}\n{"text": " \\n"}\n')
     for name in ("damaged", "broken", "hollow"):
         assert not stdlib_storage.exists(f"steps/{name}/manifest.json")
+
+
+def pids_at_work() -> list[int]:
+    """Worker processes below this one that run a group right now; Ray puts the task's name into the process title."""
+    return [
+        int(directory.name)
+        for directory in Path("/proc").iterdir()
+        if directory.name.isdigit()
+        and read(directory / "cmdline").startswith("ray::Map(_GroupTask)")
+        and os.getpid() in ancestors(int(directory.name))
+    ]
+
+
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        status = read(Path(f"/proc/{pid}/stat"))
+        pid = int(status.rpartition(")")[2].split()[1]) if status else 0
+        found.append(pid)
+    return found
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds the worker through /proc")
+def test_a_killed_worker_is_replaced_and_changes_no_byte(
+    stdlib_storage, code_pin, code, small_data, tokenizer
+):
+    killed = []
+
+    def kill_one() -> None:
+        while not killed:
+            for pid in pids_at_work()[:1]:
+                time.sleep(0.3)  # into the middle of its group
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_one, daemon=True)
+    killer.start()
+    manifest = run(stdlib_storage, "steps/worker-killed", code_pin, small_data)
+    assert killed
+    assert manifest.shards == code.shards and manifest.heldout == code.heldout

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 
@@ -82,3 +86,42 @@ def test_a_file_that_changes_size_between_pin_and_run_is_an_error(tmp_path, toke
     with pytest.raises(ChangedSincePinned, match="no longer there"):
         stage(storage, "steps/web", pin, tokenizer, DataSpec())
     assert not storage.keys("steps/web/groups")
+
+
+KILLED = """
+import sys
+from curriculum.schema import DataSpec, SourceSpec
+from pipeline.data.groups import plan_groups
+from pipeline.data.pins import load_pin
+from pipeline.data.tokenize_group import tokenize_group
+from pipeline.data.tokenizer import Tokenizer
+from pipeline.storage import Storage
+
+storage = Storage(sys.argv[1])
+pin = load_pin(storage, "code", SourceSpec(builtin="stdlib-code"), None)
+data = DataSpec(group_bytes=2 << 20, shard_tokens=1 << 16, heldout_fraction=0.02)
+tokenize_group(
+    storage=storage, output=sys.argv[2], root=pin.open_root(storage), source="code", group=plan_groups(pin, data)[0],
+    special_tokens="text", data=data, tokenizer=Tokenizer(storage.read_bytes("steps/tokenizer/tokenizer.json")),
+)
+"""
+
+
+def test_a_group_killed_in_the_middle_and_done_again_is_the_same_bytes(stdlib_storage, code_pin, tokenizer):
+    shards = "steps/killed/shards"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, stdlib_storage.url, "steps/killed"])
+    while not stdlib_storage.children(shards):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    left = stdlib_storage.children(shards)
+    assert not stdlib_storage.exists("steps/killed/groups/g00000.json")
+
+    for output in ("steps/killed", "steps/whole"):
+        subprocess.run([sys.executable, "-c", KILLED, stdlib_storage.url, output], check=True)
+    killed, whole = (
+        {key.removeprefix(output): stdlib_storage.read_bytes(key) for key in stdlib_storage.keys(output)}
+        for output in ("steps/killed", "steps/whole")
+    )
+    assert killed == whole and len([key for key in whole if key.startswith("/shards/")]) > len(left) > 0

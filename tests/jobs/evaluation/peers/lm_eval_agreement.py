@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import torch
-from lm_eval.api.instance import Instance
-from lm_eval.models.huggingface import HFLM
+from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
 from transformers import Olmo3ForCausalLM, PreTrainedTokenizerFast
 
 from jobs.evaluation.lm_eval_adapter import HarnessModel
@@ -102,7 +102,7 @@ def main(tokenizer_file: str, asset: str, limit: int) -> None:
 
 def ours(model, tokenizer, requests: list[Request]) -> list[float]:
     scores = score_requests(model, tokenizer, requests, sequence_length=WINDOW)
-    return [score.log_probability for score in scores]
+    return [score.log_probability for score in scores if score is not None]
 
 
 def other_choices(requests: list[Request], one: list[float], other: list[float]) -> int:

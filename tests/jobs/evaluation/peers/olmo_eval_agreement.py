@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
-from olmo_eval import HFTokenizer, ICLMetric, build_task
+from olmo_eval import HFTokenizer, ICLMetric, build_task  # pyright: ignore[reportMissingImports]
 
 from jobs.evaluation.metrics import task_metrics
 from jobs.evaluation.readers import load_requests
@@ -74,6 +74,7 @@ def agreement(model, ours, theirs, label, peer_label, asset, limit) -> dict[str,
     difference, relative = 0.0, 0.0
     chosen: dict[str, list[tuple[float, float, int]]] = {}
     for request, score in zip(requests, scores, strict=True):
+        assert score is not None
         expected = peer_scores[encode[request.context], encode[request.continuation]]
         difference = max(difference, abs(score.log_probability - expected))
         relative = max(relative, abs(score.log_probability - expected) / abs(expected))
