@@ -36,7 +36,7 @@ format: $(SETUP)  ## rewrite the code in house style
 	$(BIN)/ruff check --fix .
 
 faults: $(SETUP)  ## the whole matrix of faults, real signals on real processes
-	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m pytest tests/faults -m 'matrix or not matrix'
 
 bench: $(SETUP)  ## side-by-side benchmarks
 	$(BIN)/python -m tests.benchmarks

@@ -21,9 +21,11 @@ from jobs import data_commands
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
-from jobs.launch import plan_recipe, run_recipe
+from jobs.launch import plan_recipe, prepare_run, run_recipe
 from jobs.plan_view import plan_record, print_plan
 from jobs.preflight import PreflightError
+from jobs.ray_jobs import follow_submission, stop_jobs, submit_run
+from jobs.run_log import read_run_log, read_step_log
 from jobs.runs import list_runs, read_run
 from jobs.status import RunStatus, duration, run_status
 from jobs.stop import request_run_stop
@@ -142,14 +144,63 @@ def status(
 
 
 @app.command()
+def submit(
+    recipe: RecipeArgument,
+    address: Annotated[str, typer.Option(help="The cluster's job server, such as http://127.0.0.1:8265.")],
+    overrides: OverridesArgument = None,
+    storage: StorageOption = DEFAULT_STORAGE,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run; by default {recipe}-{6 hex of its identity}.")
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            help="Interpreter on the head node; by default this one on this machine, else `python`."
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option(help="Show the log until the run is over.")] = False,
+) -> None:
+    """The same as a Ray Job; submit again to resume. Example: ncp submit demo --address http://127.0.0.1:8265 --storage s3://b/ncp"""
+    loaded = load_recipe(recipe, overrides or [])
+    opened = Storage(storage)
+    run = prepare_run(opened, loaded, name=name, overrides=overrides or [], say=_say).run
+    submission = submit_run(
+        opened, address, run, recipe, [*(overrides or []), *(["--name", name] if name else [])], python=python
+    )
+    _say(f"{run}: submitted to {address} as {submission}; see ncp status {run} and ncp logs {run}")
+    if follow:
+        raise typer.Exit(follow_submission(opened, address, run, submission, _say))
+
+
+@app.command()
+def logs(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of this storage.")],
+    step: Annotated[
+        str | None, typer.Argument(metavar="[STEP]", help="Failures and stacks of one step.")
+    ] = None,
+    follow: Annotated[bool, typer.Option(help="Go on until nobody works on the run.")] = False,
+    storage: StorageOption = DEFAULT_STORAGE,
+) -> None:
+    """A run's log, from storage: also when the cluster is gone. Example: ncp logs demo-1a2b3c --follow"""
+    opened = Storage(storage)
+    pieces = read_run_log(opened, run, follow=follow) if step is None else read_step_log(opened, run, step)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+
+
+@app.command()
 def stop(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run of this storage.")],
     storage: StorageOption = DEFAULT_STORAGE,
+    address: Annotated[
+        str | None,
+        typer.Option(help="The cluster's job server, to stop a submission that still waits for it."),
+    ] = None,
 ) -> None:
     """Ask a run to stop: training writes a milestone first, no step is lost. Example: ncp stop demo-1a2b3c"""
     opened = Storage(storage)
     read_run(opened, run)
-    running = request_run_stop(opened, run)
+    running = request_run_stop(opened, run) + (stop_jobs(address, run) if address else [])
     _say(
         f"{run}: asked to stop; {', '.join(running) or 'nothing'} was running. Resume with the same ncp run command"
     )

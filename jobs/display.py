@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
@@ -25,7 +26,16 @@ PLAIN_SECONDS = 5.0
 class RunDisplay:
     """Prints events as they come and the running step's progress in between. A context manager."""
 
-    def __init__(self, storage: Storage, steps: int, *, stream: TextIO | None = None):
+    def __init__(
+        self,
+        storage: Storage,
+        steps: int,
+        *,
+        stream: TextIO | None = None,
+        keep: Callable[[str], None] | None = None,
+    ):
+        """`keep` is given every line too, for the run's log."""
+        self._keep = keep or (lambda line: None)
         self._storage = storage
         self._total = steps
         self._over = 0
@@ -64,6 +74,7 @@ class RunDisplay:
 
     def line(self, text: str) -> None:
         """A permanent line."""
+        self._keep(text)
         self._write(f"\r\033[K{text}\n" if self._live else f"{text}\n")
 
     def _event_text(self, event: Event) -> str:
@@ -98,6 +109,7 @@ class RunDisplay:
         if text == self._last_text:
             return
         self._last_text = text
+        self._keep(text)
         self._write(f"\r\033[K{text}" if self._live else f"{time.strftime('%H:%M:%S')}{text}\n")
 
     def _write(self, text: str) -> None:

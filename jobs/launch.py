@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe
@@ -13,6 +13,7 @@ from jobs.gates import accept_gate
 from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
 from jobs.preflight import preflight
 from jobs.ray_session import ray_session
+from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run
 from jobs.stop import run_stop_requested, signalled, stop_on_signals, withdraw_run_stop
 from pipeline.dag.plan import PlannedStep, make_plan
@@ -78,6 +79,25 @@ def plan_recipe(storage: Storage, recipe: Recipe) -> tuple[Planned, list[Planned
     return planned, make_plan(planned.steps, storage)
 
 
+def prepare_run(
+    storage: Storage,
+    recipe: Recipe,
+    *,
+    name: str | None,
+    overrides: Sequence[str],
+    say: Callable[[str], None],
+) -> Planned:
+    """Check, pin and record a run, so that only its steps are left. Writes pins and the record, nothing else."""
+    check_suites(recipe)
+    if name is not None:
+        check_run_name(name)
+    storage.probe()
+    planned = resolve(recipe, pin_sources(storage, recipe, say))
+    planned = replace(planned, run=name or planned.run)
+    record_run(storage, planned.run, recipe, planned.pins, planned.steps, overrides)
+    return planned
+
+
 def run_recipe(
     storage: Storage,
     recipe: Recipe,
@@ -87,38 +107,31 @@ def run_recipe(
     accept: Sequence[str],
     say: Callable[[str], None],
 ) -> tuple[Planned, Outcome]:
-    """Pin, record and run every step that is not done. Raises Stopped when told to stop."""
+    """Prepare the run and bring every step that is not done to completion. Raises Stopped when told to stop."""
     from jobs.steps import executors
 
-    check_suites(recipe)
-    if name is not None:
-        check_run_name(name)
     for stage in accept:
         if stage not in recipe.stages:
             raise RecipeError(f"--accept-gate: no stage {stage!r}; {nearest(stage, recipe.stages)}")
-    storage.probe()
-    planned = resolve(recipe, pin_sources(storage, recipe, say))
-    run = name or planned.run
-    record_run(storage, run, recipe, planned.pins, planned.steps, overrides)
+    planned = prepare_run(storage, recipe, name=name, overrides=overrides, say=say)
+    run, steps = planned.run, planned.steps
     withdraw_run_stop(storage, run)
     for stage in accept:
         accept_gate(storage, run, stage)
-    rows = make_plan(planned.steps, storage)
-    waiting = [row for row in rows if row.state != "done"]
-    say(f"run {run} in {storage.url}: {len(rows)} steps, {len(rows) - len(waiting)} done already")
-    with RunDisplay(storage, len(rows)) as display:
+    waiting = [row for row in make_plan(steps, storage) if row.state != "done"]
+    say(f"run {run} in {storage.url}: {len(steps)} steps, {len(steps) - len(waiting)} done already")
+    with RunLog(storage, run) as log, RunDisplay(storage, len(steps), keep=log.add) as display:
         if not waiting:
-            outcome = run_steps(planned.steps, storage, {}, run=run, on_event=display.on_event)
-        else:
-            with ray_session(recipe.runtime), stop_on_signals():
-                preflight(storage, recipe.runtime)
-                outcome = run_steps(
-                    planned.steps,
-                    storage,
-                    executors(recipe),
-                    run=run,
-                    on_event=display.on_event,
-                    retries=recipe.runtime.retries,
-                    stop_requested=lambda: signalled() or run_stop_requested(storage, run),
-                )
-    return Planned(recipe=recipe, pins=planned.pins, steps=planned.steps, run=run), outcome
+            return planned, run_steps(steps, storage, {}, run=run, on_event=display.on_event)
+        with ray_session(recipe.runtime), stop_on_signals():
+            preflight(storage, recipe.runtime)
+            outcome = run_steps(
+                steps,
+                storage,
+                executors(recipe),
+                run=run,
+                on_event=display.on_event,
+                retries=recipe.runtime.retries,
+                stop_requested=lambda: signalled() or run_stop_requested(storage, run),
+            )
+    return planned, outcome

@@ -7,6 +7,8 @@ chunk is complete it reads a zero row. "Rows" below are M + 1 per sequence: the 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,6 +32,12 @@ class AlignedGrid:
     def spread(self, rows: Tensor) -> Tensor:
         """Rows [B, M + 1, d] -> the row each token reads, [B, T, d]."""
         return self._tokens(rows.unsqueeze(2).expand(-1, -1, self.chunk_size, -1))
+
+    def add_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        """x + spread(rows): x [B, T, d], rows [B, M + 1, d]."""
+        if torch.compiler.is_compiling():
+            return x + self.spread(rows)
+        return _AddRows.apply(x, rows, self.chunk_size)
 
     def by_row(self, x: Tensor) -> Tensor:
         """x [B, T, n] -> [B, M + 1, k, n]: each row's readers; slots without a token are zero."""
@@ -63,6 +71,41 @@ class AlignedGrid:
     def consecutive(self, chunk_valid: Tensor) -> Tensor:
         """Boolean [B, M - 1]: whether (j, j+1) is a prediction pair, from chunk_valid [B, M]."""
         return chunk_valid[:, :-1] & chunk_valid[:, 1:]
+
+
+def _row_segments(x: Tensor, rows: Tensor, k: int) -> list[tuple[Tensor, Tensor]]:
+    """Views of x [B, T, d] as [B, rows, readers, d] beside the rows read there: the zero row, full rows, a ragged one."""
+    length = x.shape[1]
+    first = min(k - 1, length)
+    whole = (length - first) // k
+    end = first + whole * k
+    return [
+        (x[:, :first].unsqueeze(1), rows[:, :1]),
+        (x[:, first:end].unflatten(1, (whole, k)), rows[:, 1 : whole + 1]),
+        (x[:, end:].unsqueeze(1), rows[:, whole + 1 : whole + 2]),
+    ]
+
+
+class _AddRows(torch.autograd.Function):
+    """x + spread(rows) without repeating the rows, forward or backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, k: int) -> Tensor:
+        ctx.k, ctx.rows_shape = k, rows.shape
+        result = torch.empty_like(x)
+        pairs = zip(_row_segments(x, rows, k), _row_segments(result, rows, k), strict=True)
+        for (tokens, row), (out, _) in pairs:
+            if out.numel():
+                torch.add(tokens, row.unsqueeze(2), out=out)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        grad_rows = gradient.new_zeros(ctx.rows_shape)
+        for tokens, row in _row_segments(gradient, grad_rows, ctx.k):
+            if tokens.numel():
+                torch.sum(tokens, dim=2, out=row)
+        return gradient, grad_rows, None
 
 
 class DocumentGrid:
@@ -115,6 +158,10 @@ class DocumentGrid:
         """As AlignedGrid.spread."""
         return self._select(rows, self._row, self._shape)
 
+    def add_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        """As AlignedGrid.add_rows."""
+        return x + self.spread(rows)
+
     def by_row(self, x: Tensor) -> Tensor:
         """As AlignedGrid.by_row; slots without a reader hold other tokens' values, and the zero row zeros."""
         readers = self._select(x, self._readers, (self._shape[0], self.chunks, self.chunk_size))
@@ -157,6 +204,10 @@ class TokenGrid:
     def spread(self, rows: Tensor) -> Tensor:
         """[B, n, d] -> [B, n, d]."""
         return rows
+
+    def add_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        """As AlignedGrid.add_rows."""
+        return x + rows
 
     def by_row(self, x: Tensor) -> Tensor:
         """[B, n, m] -> [B, n, 1, m]."""

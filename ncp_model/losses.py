@@ -12,8 +12,8 @@ from torch import Tensor
 from ncp_model.grid import AlignedGrid, ChunkGrid, make_grid
 
 IGNORE = -100
-# Logits in one piece of the chunked cross entropy: 2**20 float32 values, 4 MiB.
-LOGITS_PER_PIECE = 1 << 20
+# Logits in one piece of the chunked cross entropy: what a CPU's cache holds, or enough rows to fill a GPU.
+LOGITS_PER_PIECE = {"cpu": 1 << 20, "cuda": 1 << 27}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, labels: Tensor, z_weight: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         rows, vocabulary = x.shape[0], weight.shape[0]
-        piece = max(64, LOGITS_PER_PIECE // vocabulary)
+        piece = max(64, LOGITS_PER_PIECE.get(x.device.type, 1 << 24) // vocabulary)
         precision = torch.promote_types(x.dtype, torch.float32)
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         grad_x = torch.empty_like(x) if needs_x else None
@@ -104,13 +104,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = (part @ weight.t()).to(precision)
             valid = target != IGNORE
             index = torch.where(valid, target, 0).unsqueeze(1)
-            lse = logits.logsumexp(1)
-            ntp = ntp + torch.where(valid, lse - logits.gather(1, index).squeeze(1), 0.0).sum()
-            z = z + torch.where(valid, lse.square(), 0.0).sum()
+            highest = logits.amax(1, keepdim=True)
+            target_logit = logits.gather(1, index)
+            share = logits.sub_(highest).exp_()  # in place: the pieces are the largest tensors of a step
+            total = share.sum(1, keepdim=True)
+            lse = total.log() + highest
+            ntp = ntp + torch.where(valid, (lse - target_logit).squeeze(1), 0.0).sum()
+            z = z + torch.where(valid, lse.squeeze(1).square(), 0.0).sum()
             if not (needs_x or needs_weight):
                 continue
-            scale = valid * (1 + 2 * z_weight * lse)
-            grad = logits.sub_(lse.unsqueeze(1)).exp_().mul_(scale.unsqueeze(1))
+            scale = valid.unsqueeze(1) * (1 + 2 * z_weight * lse)
+            grad = share.mul_(scale / total)
             grad = grad.scatter_add_(1, index, -valid.to(precision).unsqueeze(1)).to(x.dtype)
             if grad_x is not None:
                 torch.mm(grad, weight, out=grad_x[start : start + piece])

@@ -159,7 +159,7 @@ class NCPModel(nn.Module):
         caches: Caches | None = None,
     ) -> Tensor:
         """Fuse h [B, T, d] with the concept rows and run the decoder (NCP spec 2.6, 2.10)."""
-        x = h + grid.spread(rows) if self.fusion is None else self.fusion(h, rows, grid)
+        x = grid.add_rows(h, rows) if self.fusion is None else self.fusion(h, rows, grid)
         encoder_sources = concept_sources = None
         if self.route_norms is not None:
             encoder_sources = token_sources(encoder_raw, self.route_norms.encoder_to_decoder)

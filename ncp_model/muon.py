@@ -30,10 +30,12 @@ def orthogonalize(update: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
     a, b, c = NEWTON_SCHULZ_COEFFICIENTS
     tall = update.shape[-2] > update.shape[-1]
     x = update.mT if tall else update
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).reshape(-1, *x.shape[-2:])
     for _ in range(steps):
-        gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        gram = torch.bmm(x, x.mT)
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    x = x.reshape(update.mT.shape if tall else update.shape)
     return x.mT if tall else x
 
 

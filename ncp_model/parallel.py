@@ -1,12 +1,14 @@
-"""FSDP2: one sharding unit per layer with its routes, then the root (design: training contract)."""
+"""What makes a model fit and run fast, without changing what it computes: sharding, recomputation, compilation."""
 
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ncp_model.model import NCPModel
+from ncp_model.towers import TowerLayer
 
 
 def shard_model(
@@ -26,11 +28,34 @@ def shard_model(
     policy = MixedPrecisionPolicy(
         param_dtype=param_dtype, reduce_dtype=reduce_dtype, cast_forward_inputs=False
     )
-    spec = model.spec
-    units = [*model.decoder]
-    if spec.concept.enabled:
-        units = [*model.encoder, *model.concept, model.predictor, *units]
+    units: list[nn.Module] = [*tower_layers(model)]
+    if model.spec.concept.enabled:
+        units.append(model.predictor)
     for unit in units:
         fully_shard(unit, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
+    return model
+
+
+def tower_layers(model: NCPModel) -> list[TowerLayer]:
+    """Every layer of every tower, in the order of execution."""
+    towers = [model.encoder, model.concept, model.decoder] if model.spec.concept.enabled else [model.decoder]
+    return [layer for tower in towers for layer in tower if isinstance(layer, TowerLayer)]
+
+
+def checkpoint_blocks(model: NCPModel) -> NCPModel:
+    """Recompute each transformer block in the backward pass instead of keeping its activations.
+
+    Blocks alone, not layers: the raw outputs that residual routes read stay in memory, and routes are not run twice.
+    """
+    for layer in tower_layers(model):
+        layer.recompute_block = True
+    return model
+
+
+def compile_layers(model: NCPModel) -> NCPModel:
+    """torch.compile each layer in place (parameter names stay). Layers of a tower differ in how many states they read,
+    so each is a graph of its own; compile after sharding."""
+    for layer in tower_layers(model):
+        layer.compile()
     return model

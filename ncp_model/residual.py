@@ -144,7 +144,7 @@ class FinalConceptRoute(nn.Module):
 
     def forward(self, x: Tensor, rows: Tensor, grid: ChunkGrid | TokenGrid, gate: Tensor) -> Tensor:
         """x [B, T, d], rows of predicted concepts [B, M + 1, d] (row 0 zero) -> [B, T, d]."""
-        return x + grid.spread(self.norm(rows) * (self.diag * gate.to(self.diag.dtype)))
+        return grid.add_rows(x, self.norm(rows) * (self.diag * gate.to(self.diag.dtype)))
 
 
 class Fusion(nn.Module):
@@ -158,7 +158,7 @@ class Fusion(nn.Module):
 
     def forward(self, h: Tensor, rows: Tensor, grid: ChunkGrid | TokenGrid) -> Tensor:
         """LN(h_t) + alpha LN(b_t): h [B, T, d], concept rows [B, M + 1, d]. The zero row's norm is the bias."""
-        return self.token_norm(h) + grid.spread(self.alpha * self.concept_norm(rows))
+        return grid.add_rows(self.token_norm(h), self.alpha * self.concept_norm(rows))
 
 
 class RouteNorms(nn.Module):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from curriculum.model_spec import ModelSpec
 from ncp_model.grid import ChunkGrid, TokenGrid
@@ -29,12 +31,17 @@ class TowerLayer(nn.Module):
             IntraResidual(spec.hidden_size, number + 1, softmax=irc_softmax) if spec.irc.enabled else None
         )
         self.condition_on_delta = spec.irc.cond == "delta"
+        self.recompute_block = False  # see parallel.checkpoint_blocks
 
     def advance(
         self, x: Tensor, history: Sequence[State], pattern: AttentionPattern, cache: LayerCache | None
     ) -> tuple[Tensor, Tensor]:
         """The block's raw output and the IRC's mixture, both [B, n, d]."""
-        raw = self.block(x, pattern, cache)
+        if self.recompute_block and torch.is_grad_enabled():
+            raw = checkpoint(self.block, x, pattern, use_reentrant=False)
+            assert isinstance(raw, Tensor)
+        else:
+            raw = self.block(x, pattern, cache)
         if self.irc is None:
             return raw, raw
         return raw, self.irc(history, raw, raw - x if self.condition_on_delta else raw)

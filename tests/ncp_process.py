@@ -26,10 +26,10 @@ TIMEOUT_SECONDS = 240
 class NcpProcess:
     """One `ncp ...` process."""
 
-    def __init__(self, storage: Path, *arguments: str):
+    def __init__(self, storage: Path, *arguments: str, keep_ray: bool = False):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "NCP_STORAGE": str(storage)}
-        for name in [name for name in environment if name.startswith("RAY_")]:
-            del environment[name]  # a session of its own, whatever the test session uses
+        if not keep_ray:  # a Ray of its own, whatever the test session uses
+            environment = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jobs.cli", *arguments],
             env=environment,
@@ -60,9 +60,17 @@ class NcpProcess:
         self.process.communicate(timeout=TIMEOUT_SECONDS)
 
 
-def ncp(storage: Path, *arguments: str) -> tuple[int, str]:
+def ncp(storage: Path, *arguments: str, keep_ray: bool = False) -> tuple[int, str]:
     """Run `ncp` to its end: (exit code, all output)."""
-    return NcpProcess(storage, *arguments).finish()
+    return NcpProcess(storage, *arguments, keep_ray=keep_ray).finish()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Watch storage until `condition` holds."""
+    give_up = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert time.monotonic() < give_up, "the condition never held"
+        time.sleep(0.02)
 
 
 def step_store(storage: Path, name: str) -> StepStore | None:

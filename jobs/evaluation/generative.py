@@ -7,6 +7,8 @@ must score (nearly) one before any model's score means anything.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -125,7 +127,12 @@ def evaluate_generative(
             done += len(batch)
             if progress is not None:
                 progress(done, len(records))
-    result: dict[str, Any] = {"questions": len(records), "samples": samples, "skipped": 0}
+    result: dict[str, Any] = {
+        "requests_sha256": _records_digest(records),
+        "questions": len(records),
+        "samples": samples,
+        "skipped": 0,
+    }
     for k, means in values.items():
         name = task.metric if k == 1 else f"pass_at_{k}"
         result[name], result[f"{name}_stderr"] = mean(means), standard_error(means)
@@ -140,3 +147,15 @@ def _judge(generation: Generation, record: Mapping[str, Any], completion: str, u
     return float(
         run_program(generation.program(record["doc"], completion), limits=Limits(), unsafe=unsafe).passed
     )
+
+
+def _records_digest(records: Sequence[Mapping[str, Any]]) -> str:
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(
+            json.dumps(
+                [record["doc_id"], record["doc"], record["request"]["context"]], sort_keys=True
+            ).encode()
+        )
+        digest.update(b"\n")
+    return digest.hexdigest()

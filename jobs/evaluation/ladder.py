@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from curriculum.model_spec import ModelSpec
 from ncp_model.flops import flops_per_token, total_parameters
@@ -39,7 +40,7 @@ def scaled_spec(base: ModelSpec, hidden_size: int, layers: tuple[int, int, int])
     """
     encoder, concept, decoder = layers
     ratio = base.intermediate_size / base.hidden_size
-    values = {
+    values: dict[str, Any] = {
         "hidden_size": hidden_size,
         "intermediate_size": 64 * max(1, round(ratio * hidden_size / 64)),
         "num_heads": max(1, hidden_size // base.head_dim),

@@ -89,6 +89,8 @@ class EvaluationRow:
     """A baseline or ablation, set apart from the checkpoints of the run."""
     heldout: Mapping[str, SourceCell] = field(default_factory=dict)
     mixture_bits_per_byte: float | None = None
+    mixture: str = ""
+    """The stage whose weights that is an average with: only numbers of one mixture compare."""
     ncp_loss: float | None = None
     ncp_r2: float | None = None
     codebook_perplexity: float | None = None

@@ -137,7 +137,8 @@ def _evaluation_tiles(rows: Sequence[EvaluationRow]) -> list[str]:
     last = trained[-1]
     value = last.mixture_bits_per_byte
     assert value is not None
-    unigram = next((row.mixture_bits_per_byte for row in rows if row.label == "unigram"), None)
+    same = [row for row in rows if row.label == "unigram" and row.mixture == last.mixture]
+    unigram = same[0].mixture_bits_per_byte if same else None
     note = f"after {last.label}" + (f", {value / unigram:.2f}x the unigram model" if unigram else "")
     tiles = [_tile("Held-out text", number(value, 4), "bits per byte", note)]
     zeroed = next((row for row in rows if row.label == f"{last.label}, concept zeroed"), None)
@@ -257,7 +258,7 @@ def _tables(run: RunReport) -> list[str]:
         sections.append(
             '<section><h2>Held-out text</h2><p class="lead">Bits per byte of documents kept out of training; lower is '
             "better. Brackets: 95 % interval over documents. <i>unigram</i> is the best any model without context can "
-            f"do on these very tokens.</p>{heldout_table(run.evaluations)}</section>"
+            f"do on these very tokens. A mixture is weighted as the stage named under it.</p>{heldout_table(run.evaluations)}</section>"
         )
         if any(row.tasks for row in run.evaluations):
             sections.append(

@@ -78,7 +78,8 @@ def heldout_table(rows: Sequence[EvaluationRow]) -> str:
         mixture = row.mixture_bits_per_byte
         shade = "" if mixture is None else _bar(mixture / largest, 7 if row.reference else 0)
         emphasis = ' class="best"' if mixture is not None and mixture == best and not row.reference else ""
-        cells = f"<td><span{emphasis}>{fixed(mixture, 3)}</span>{shade}</td>"
+        name = f"<small>{escape(row.mixture)}</small>" if row.mixture else ""
+        cells = f"<td><span{emphasis}>{fixed(mixture, 3)}</span>{shade}{name}</td>"
         cells += "".join(_source_cell(row.heldout.get(source)) for source in sources)
         if with_concepts:
             used = MISSING

@@ -29,13 +29,17 @@ def main(names: list[str]) -> int:
         print(result.stdout, flush=True)
         if result.returncode == 0:
             TABLES.mkdir(parents=True, exist_ok=True)
-            (TABLES / f"{name}.md").write_text(f"{result.stdout.rstrip()}\n\nMeasured at commit {_commit()}.\n")
+            (TABLES / f"{name}.md").write_text(
+                f"{result.stdout.rstrip()}\n\nMeasured at commit {_commit()}.\n"
+            )
         failed += result.returncode != 0
     return 1 if failed else 0
 
 
 def _commit() -> str:
-    revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    revision = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
     changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True)
     return revision.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
 

@@ -7,14 +7,12 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 
-from jobs.metric_log import read_metrics
+from tests.faults.trajectories import assert_same_trajectory
 from tests.ncp_process import (
     SMALL,
     NcpProcess,
     copy_staged,
-    milestone_tensors,
     milestones,
     ncp,
     step_store,
@@ -24,33 +22,10 @@ from tests.ncp_process import (
 STOP = 80
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing happened to."""
-    storage = tmp_path_factory.mktemp("uninterrupted") / "store"
-    code, output = ncp(storage, "run", SMALL)
-    assert code == 0, output
-    return storage
-
-
 @pytest.fixture
 def storage(uninterrupted: Path, tmp_path: Path) -> Path:
     copy_staged(uninterrupted, tmp_path / "store")
     return tmp_path / "store"
-
-
-def _assert_same_trajectory(storage: Path, uninterrupted: Path) -> None:
-    ours, theirs = (milestone_tensors(path, "stage1", STOP) for path in (storage, uninterrupted))
-    assert ours.keys() == theirs.keys()
-    different = [name for name in ours if not torch.equal(ours[name], theirs[name])]
-    assert not different, different
-    rows = []
-    for path in (storage, uninterrupted):
-        store = step_store(path, "stage1")
-        assert store is not None
-        rows.append([(row.step, row.values) for row in read_metrics(store.storage, store.key)])
-    assert [step for step, _ in rows[0]] == list(range(1, STOP + 1))
-    assert rows[0] == rows[1]
 
 
 def test_a_killed_driver_loses_nothing_and_changes_no_bit(storage: Path, uninterrupted: Path) -> None:
@@ -67,7 +42,7 @@ def test_a_killed_driver_loses_nothing_and_changes_no_bit(storage: Path, uninter
     assert marker is not None and marker["attempt"] == 2
     progress = store.progress()
     assert progress is not None and progress["resumed_from"] >= max(reached)
-    _assert_same_trajectory(storage, uninterrupted)
+    assert_same_trajectory(storage, uninterrupted, STOP)
 
 
 def test_a_killed_worker_is_replaced_within_the_run_and_changes_no_bit(
@@ -81,7 +56,7 @@ def test_a_killed_worker_is_replaced_within_the_run_and_changes_no_bit(
     code, output = run.finish()
     assert code == 0, output
     assert "stage1: retrying" in output
-    _assert_same_trajectory(storage, uninterrupted)
+    assert_same_trajectory(storage, uninterrupted, STOP)
 
 
 def test_a_run_told_to_stop_writes_a_milestone_says_how_to_go_on_and_exits_with_4(storage: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -91,12 +92,15 @@ SYSTEM_PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", sys.executable)
 DRIVER = """
 import dataclasses, json, sys
 sys.path.insert(0, sys.argv[1])
-from sandbox import Limits, run_program, sandbox_missing
+import sandbox
 job = json.load(sys.stdin)
-missing = sandbox_missing()
-done = None if missing else dataclasses.asdict(run_program(job["program"], limits=Limits(**job["limits"])))
-print(json.dumps({"missing": missing, "done": done}))
+try:
+    done = dataclasses.asdict(sandbox._run(job["program"], sandbox.Limits(**job["limits"]), isolated=True))
+    print(json.dumps({"missing": None, "done": done}))
+except sandbox.SandboxError as error:
+    print(json.dumps({"missing": str(error), "done": None}))
 """
+USER: dict = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
 
 
 def as_ordinary_user(program: str, directory: Path) -> Execution:
@@ -106,12 +110,11 @@ def as_ordinary_user(program: str, directory: Path) -> Execution:
     for path in (directory, *directory.parents[:2]):
         os.chmod(path, 0o755)
     job = json.dumps({"program": program, "limits": dataclasses.asdict(TIGHT)})
-    user = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
-    python = next((path for path in SYSTEM_PYTHONS if _starts(path, user)), None)
+    python = _ordinary_python()
     if python is None:
         pytest.skip("no Python here that an ordinary user may start")
     ran = subprocess.run(
-        [python, "-c", DRIVER, str(directory)], input=job, capture_output=True, text=True, **user
+        [python, "-c", DRIVER, str(directory)], input=job, capture_output=True, text=True, **USER
     )
     answer = json.loads(ran.stdout) if ran.stdout else {"missing": ran.stderr, "done": None}
     if answer["done"] is None:
@@ -119,13 +122,19 @@ def as_ordinary_user(program: str, directory: Path) -> Execution:
     return Execution(**answer["done"])
 
 
-def _starts(python: str, user: dict) -> bool:
-    try:
-        return (
-            subprocess.run([python, "-c", "import dataclasses"], capture_output=True, **user).returncode == 0
-        )
-    except OSError:
-        return False
+@functools.cache
+def _ordinary_python() -> str | None:
+    """A Python that an ordinary user may start."""
+    for path in SYSTEM_PYTHONS:
+        try:
+            if (
+                subprocess.run([path, "-c", "import dataclasses"], capture_output=True, **USER).returncode
+                == 0
+            ):
+                return path
+        except OSError:
+            continue
+    return None
 
 
 @pytest.fixture(params=["as is", "ordinary user"])

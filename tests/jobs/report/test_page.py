@@ -211,6 +211,19 @@ def test_several_runs_share_charts_and_keep_their_own_tables() -> None:
         render_page([])
 
 
+def test_only_numbers_of_one_mixture_are_compared() -> None:
+    rows = (
+        EvaluationRow(label="unigram", reference=True, mixture_bits_per_byte=3.0, mixture="first"),
+        EvaluationRow(label="second", mixture_bits_per_byte=1.5, mixture="second"),
+    )
+    assert "x the unigram model" not in render_page([run(evaluations=rows)])
+    named = (
+        *rows,
+        EvaluationRow(label="unigram", reference=True, mixture_bits_per_byte=2.5, mixture="second"),
+    )
+    assert "0.60x the unigram model" in render_page([run(evaluations=named)])
+
+
 def test_a_comparison_says_how_much_less_is_needed() -> None:
     comparisons = (
         ComparisonView(baseline="base", candidate="ncp", target_loss=2.31, token_ratio=0.513, token_interval=(0.5, 0.53),

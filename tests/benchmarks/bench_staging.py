@@ -1,0 +1,236 @@
+"""Tokens per second from JSONL.zst to token shards: our staging, datatrove's DocumentTokenizer, `datasets.map`.
+
+    python -m tests.benchmarks.bench_staging                        # 10 and 100 MB of text, one thread each
+    python -m tests.benchmarks.bench_staging --megabytes 1000 --rounds 1
+
+All contenders read the same files (the standard library's sources, repeated) with the same tokenizer, one process and
+one thread each, in a process of their own and in turn, so that other load hits all alike. Rates are medians of tokens per
+second without imports and start-up, which stand in a column of their own, and per CPU second, which other load disturbs least; memory is the peak of the process. `ray` is the
+same staging by two Ray tasks; its start-up is that of Ray and of its workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import zstandard
+
+from pipeline.data.builtin import stdlib_code
+from pipeline.data.tokenizer import train_bpe
+
+CONTENDERS = ("ours", "ray", "datatrove", "datasets")
+VOCAB_SIZE = 8192
+FILES = 4
+
+
+class Clock:
+    """Wall and CPU seconds of this process since it was made."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        return {"seconds": time.perf_counter() - self.wall, "cpu": time.process_time() - self.cpu}
+
+
+def write_corpus(directory: Path, megabytes: int) -> None:
+    """`megabytes` of real text as Dolma-format files; each repetition is marked, so that no cache knows a document."""
+    documents = [document["text"] for document in stdlib_code() if document["text"].strip()]
+    wanted, written, number = megabytes * 1_000_000, 0, 0
+    (directory / "corpus").mkdir(parents=True)
+    for part in range(FILES):
+        with (
+            open(directory / f"corpus/part-{part}.jsonl.zst", "wb") as file,
+            zstandard.ZstdCompressor().stream_writer(file) as stream,
+        ):
+            while written < wanted * (part + 1) // FILES:
+                text = f"# {number}\n{documents[number % len(documents)]}"
+                stream.write(json.dumps({"id": str(number), "text": text}).encode() + b"\n")
+                written += len(text)
+                number += 1
+
+
+def ours(directory: Path, output: Path) -> tuple[int, Clock]:
+    from curriculum.schema import DataSpec, SourceSpec
+    from pipeline.data.groups import plan_groups
+    from pipeline.data.pins import make_pin
+    from pipeline.data.tokenize_group import tokenize_group
+    from pipeline.data.tokenizer import Tokenizer
+    from pipeline.storage import Storage
+
+    storage, data = Storage(str(output)), DataSpec()
+    tokenizer = Tokenizer((directory / "tokenizer.json").read_bytes())
+    pin = make_pin(storage, "corpus", SourceSpec(), str(directory / "corpus"))
+    started = Clock()
+    tokens = 0
+    for group in plan_groups(pin, data):
+        counters = tokenize_group(
+            storage=storage,
+            output="out",
+            root=pin.open_root(storage),
+            source="corpus",
+            group=group,
+            special_tokens="text",
+            data=data,
+            tokenizer=tokenizer,
+        ).counters
+        tokens += counters.tokens_written + counters.tokens_held_out
+    return tokens, started
+
+
+def ray(directory: Path, output: Path) -> tuple[int, Clock]:
+    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", PYTHONPATH=os.getcwd())
+    import ray
+
+    from curriculum.schema import DataSpec, SourceSpec
+    from pipeline.data.pins import make_pin
+    from pipeline.data.staging import stage_source
+    from pipeline.storage import Storage
+
+    storage, data = Storage(str(output)), DataSpec(group_bytes=1)
+    storage.write_bytes("tokenizer.json", (directory / "tokenizer.json").read_bytes())
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=200 << 20,
+        log_to_driver=False,
+    )
+    ray.data.range(2, override_num_blocks=2).map(
+        lambda row: row, num_cpus=0.5
+    ).materialize()  # workers are up
+    pin = make_pin(storage, "corpus", SourceSpec(), str(directory / "corpus"))
+    started = Clock()
+    manifest = stage_source(
+        storage=storage,
+        output="out",
+        pin=pin,
+        spec=SourceSpec(),
+        data=data,
+        tokenizer_key="tokenizer.json",
+        parallelism=2,
+        cpus_per_task=0.5,
+    )
+    return manifest.tokens + manifest.heldout_tokens, started
+
+
+def datatrove(directory: Path, output: Path) -> tuple[int, Clock]:
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.tokens import DocumentTokenizer
+    from datatrove.utils.logging import logger
+
+    logger.remove()
+    reader = JsonlReader(str(directory / "corpus"), compression="zstd")
+    writer = DocumentTokenizer(
+        str(output),
+        tokenizer_name_or_path=str(directory / "tokenizer.json"),
+        eos_token="<|endoftext|>",
+        shuffle_documents=False,
+        save_final_metadata=False,
+        batch_size=1000,
+    )
+    started = Clock()
+    writer.run(reader.run(None, 0, 1), 0, 1)
+    return sum(path.stat().st_size for path in output.rglob("*.ds")) // 2, started
+
+
+def datasets(directory: Path, output: Path) -> tuple[int, Clock]:
+    import datasets
+    from tokenizers import Tokenizer
+
+    datasets.disable_progress_bars()
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    eos = tokenizer.token_to_id("<|endoftext|>")
+    files = sorted(str(path) for path in (directory / "corpus").iterdir())
+    started = Clock()
+    rows = datasets.load_dataset("json", data_files=files, split="train", cache_dir=str(output / "cache"))
+
+    def encode(batch: dict) -> dict:
+        encodings = tokenizer.encode_batch_fast(batch["text"], add_special_tokens=False)
+        return {"input_ids": [[*encoding.ids, eos] for encoding in encodings]}
+
+    features = datasets.Features({"input_ids": datasets.Sequence(datasets.Value("uint32"))})
+    done = rows.map(
+        encode, batched=True, batch_size=1000, remove_columns=rows.column_names, features=features
+    )
+    done.save_to_disk(str(output / "out"))
+    return sum(len(chunk.values) for chunk in done.data["input_ids"].chunks), started
+
+
+def run_one(name: str, directory: Path, output: Path) -> None:
+    """In a process of its own: print one JSON record."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    born = time.perf_counter()
+    tokens, started = globals()[name](directory, output)
+    spent = started.read()
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(json.dumps({"tokens": tokens, **spent, "startup": started.wall - born, "mib": peak // 1024}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 100])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        run_one(arguments.one[0], Path(arguments.one[1]), Path(arguments.one[2]))
+        return
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
+    )
+    print(
+        f"{'MB':>6} {'contender':<10} {'tokens':>12} {'Mtok/s':>8} {'vs best other':>13} {'Mtok/cpu-s':>10} {'start-up s':>10} {'MiB':>6}"
+    )
+    for megabytes in arguments.megabytes:
+        with tempfile.TemporaryDirectory() as scratch:
+            directory = Path(scratch)
+            write_corpus(directory, megabytes)
+            texts = (document["text"] for document in stdlib_code())
+            (directory / "tokenizer.json").write_bytes(train_bpe(texts, VOCAB_SIZE))
+            records: dict[str, list[dict]] = {name: [] for name in arguments.only}
+            for number in range(arguments.rounds):
+                for name in arguments.only:
+                    output = directory / f"{name}-{number}"
+                    output.mkdir()
+                    command = [sys.executable, "-m", "tests.benchmarks.bench_staging", "--one"]
+                    done = subprocess.run(
+                        [*command, name, scratch, str(output)],
+                        capture_output=True,
+                        text=True,
+                    )
+                    if done.returncode:
+                        raise SystemExit(f"{name} failed: {done.stderr[-2000:]}")
+                    records[name].append(json.loads(done.stdout.splitlines()[-1]))
+                    subprocess.run(["rm", "-rf", str(output)], check=True)
+        rates = {
+            name: statistics.median(record["tokens"] / record["seconds"] for record in found)
+            for name, found in records.items()
+        }
+        others = [rate for name, rate in rates.items() if name not in ("ours", "ray")]
+        for name, found in records.items():
+            per_cpu = statistics.median(record["tokens"] / record["cpu"] for record in found) / 1e6
+            cpu = "" if name == "ray" else f"{per_cpu:.3f}"  # Ray's workers are not our children
+            against = f"{rates[name] / max(others):.2f}x" if others and name in ("ours", "ray") else ""
+            print(
+                f"{megabytes:>6} {name:<10} {found[0]['tokens']:>12,} {rates[name] / 1e6:>8.3f} {against:>13} {cpu:>10} "
+                f"{statistics.median(record['startup'] for record in found):>10.1f} "
+                f"{max(record['mib'] for record in found):>6}"
+            )
+
+
+if __name__ == "__main__":
+    main()
