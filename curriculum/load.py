@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from curriculum.errors import RecipeError, nearest
@@ -133,7 +133,7 @@ def _read(name_or_path: str, depth: int = 0) -> Any:
         config = OmegaConf.create(text)
     except Exception as error:
         raise RecipeError(f"recipe {name_or_path!r}: not YAML ({_first_line(error)})") from error
-    if not OmegaConf.is_dict(config):
+    if not isinstance(config, DictConfig):
         raise RecipeError(f"recipe {name_or_path!r}: holds no sections; see curriculum/recipes/demo.yaml")
     bases = config.get("extends", [])
     if "extends" in config:

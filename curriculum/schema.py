@@ -12,9 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
+
+CLEANING_FILTERS = ("c4", "fineweb", "gopher_quality", "gopher_repetition")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleaningSpec:
+    """What is removed from a source before tokenization. Never for Dolma 3, whose duplicates are upsampling by design."""
+
+    filters: tuple[str, ...] = ()
+    """Names of CLEANING_FILTERS (datatrove's), applied in this order."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Filter name -> keyword arguments of the datatrove filter."""
+    dedup: str = "none"
+    """`none`, `exact` (equal texts) or `minhash` (near-duplicates: 5-grams, 14 buckets of 8 hashes)."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.filters, *self.settings):
+            if name not in CLEANING_FILTERS:
+                raise ValueError(f"clean.filters: {name!r} is unknown; known: {', '.join(CLEANING_FILTERS)}")
+        if self.dedup not in ("none", "exact", "minhash"):
+            raise ValueError(f"clean.dedup: {self.dedup!r} is not one of 'none', 'exact', 'minhash'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +52,8 @@ class SourceSpec:
     documents: int | None = None
     special_tokens: str = "text"
     """`text`: a literal `<|endoftext|>` in a document is text. `keep`: it is the control token (StackEdu-FIM)."""
+    clean: CleaningSpec | None = None
+    """Filters and deduplication before tokenization, as a step of its own; None leaves the source as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +121,7 @@ class InitSpec:
     from_: str | None = None
     """Name of an earlier stage; its milestone at its stop is loaded. Written `from:` in YAML."""
     load: str = "weights+optimizer"
-    """`weights`, `weights+optimizer` (OLMo 3's transition), or `full` (also step and data position: a resume)."""
+    """`weights`, or `weights+optimizer` (OLMo 3's transition). Step, data position and seed are the stage's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +175,10 @@ class StageSpec:
     stability: StabilitySpec = field(default_factory=StabilitySpec)
     seed: int = 0
     init: InitSpec = field(default_factory=InitSpec)
+    packing: str = "stream"
+    """`stream`: attention and chunks cross documents, as in OLMo 3's first two stages. `doc`: they start anew with each."""
+    repetition_filter: bool = False
+    """Leave windows in which a short pattern repeats without labels (OLMo-core's instance filter: 1-13 tokens, 32 times)."""
     order_block: int = 65_536
     """K: the mixture is exact in every block of K windows."""
     max_repetition: float = 1.0
@@ -183,6 +211,9 @@ class RuntimeSpec:
     local_cpus: int = 2
     """Logical CPUs of the local Ray that `ncp run` starts when no cluster is named."""
     object_store_mib: int = 256
+    shard_cache_dir: str = ""
+    """With remote storage: a local folder for whole shards, used when the stage's mixture fits in `shard_cache_bytes`."""
+    shard_cache_bytes: int = 0
     hang_timeout_seconds: float = 1800.0
     """A worker that takes no step for this long is dumped and ended; 0 switches this off."""
     locations: Mapping[str, str] = field(default_factory=dict)

@@ -92,6 +92,7 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
         raise RecipeError(
             f"{key}.schedule.half_from_step: needs half_horizon_tokens beside it; give both or neither"
         )
+    _one_of(f"{key}.packing", stage.packing, ("stream", "doc"))
     _one_of(f"{key}.on_shortage", stage.on_shortage, ("error", "repeat"))
     _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer"))
     _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage",))

@@ -5,7 +5,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 refused by a gate, 4
 
 from __future__ import annotations
 
-import enum
 import json
 import sys
 import time
@@ -17,11 +16,13 @@ from rich.table import Table
 
 from curriculum.errors import RecipeError
 from curriculum.load import bundled_recipes, load_recipe
-from jobs import data_commands
+from jobs import checkpoint_commands, data_commands
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
+from jobs.exit_codes import STOPPED, USAGE, print_failures
 from jobs.launch import plan_recipe, prepare_run, run_recipe
+from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.plan_view import plan_record, print_plan
 from jobs.preflight import PreflightError
 from jobs.ray_jobs import follow_submission, stop_jobs, submit_run
@@ -29,21 +30,10 @@ from jobs.run_log import read_run_log, read_step_log
 from jobs.runs import list_runs, read_run
 from jobs.status import RunStatus, duration, run_status
 from jobs.stop import request_run_stop
-from pipeline.dag.runner import Outcome, Stopped
+from pipeline.dag.runner import Stopped
 from pipeline.dag.store import StepStore
 from pipeline.data.errors import ShardError, SourceError
 from pipeline.storage import Storage, StorageError
-
-DONE, FAILED, USAGE, REFUSED, STOPPED = 0, 1, 2, 3, 4
-
-
-class ExportType(enum.Enum):
-    """Types that `ncp export` writes."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,6 +45,9 @@ PLAIN_WIDTH = 160
 """Columns of a table that is written to a file or a pipe, where nobody's terminal sets them."""
 app.add_typer(data_commands.app, name="data")
 app.command()(data_commands.which_docs)
+app.command()(checkpoint_commands.generate)
+app.command()(checkpoint_commands.export)
+app.command(name="eval")(checkpoint_commands.evaluate)
 out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 RecipeArgument = Annotated[
@@ -67,11 +60,6 @@ OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(help="Overrides, as in stage2.optimizer.lr=0.001", metavar="[KEY=VALUE]..."),
 ]
-StorageOption = Annotated[
-    str, typer.Option(envvar="NCP_STORAGE", help="Where everything lies: a directory or s3://bucket/prefix.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
-DEFAULT_STORAGE = "ncp-store"
 
 
 @app.command()
@@ -114,7 +102,7 @@ def run(
         _say(f"{stop}; run the same command again to resume")
         raise typer.Exit(STOPPED) from None
     if not outcome.ok:
-        raise typer.Exit(_print_failures(outcome))
+        raise typer.Exit(print_failures(outcome))
     _print_table(opened, planned.run)
     _say(_report_path(opened, planned.run))
 
@@ -231,66 +219,6 @@ def report(
 
 
 @app.command()
-def generate(
-    checkpoint: Annotated[
-        str,
-        typer.Argument(
-            metavar="CHECKPOINT", help="RUN, RUN/STAGE, RUN/STAGE@STEP, or a folder of safetensors."
-        ),
-    ],
-    prompt: Annotated[str, typer.Option(help="Text to continue; empty starts a new document.")] = "",
-    max_tokens: Annotated[int, typer.Option(help="Tokens to add at most.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Draw from the smallest set of this probability.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
-    storage: StorageOption = DEFAULT_STORAGE,
-) -> None:
-    """Continue a text, streamed as it is made. Example: ncp generate demo-1a2b3c/stage2 --prompt "def " --temperature 0.8"""
-    from jobs.generate import generate_text
-
-    pieces = generate_text(
-        storage,
-        checkpoint,
-        prompt,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
-    for piece in pieces:
-        print(piece, end="", flush=True)
-    print()
-
-
-@app.command()
-def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of this storage.")],
-    to: Annotated[str, typer.Option(help="A new folder.")],
-    stage: Annotated[
-        str | None, typer.Option(help="Without one, the last stage that has a milestone.")
-    ] = None,
-    step: Annotated[int | None, typer.Option(help="Without one, the newest milestone.")] = None,
-    dtype: Annotated[ExportType, typer.Option(help="Of the written tensors.")] = ExportType.float32,
-    storage: StorageOption = DEFAULT_STORAGE,
-) -> None:
-    """A milestone as safetensors under the published names. Example: ncp export demo-1a2b3c --stage stage2 --to ./model"""
-    from pathlib import Path
-
-    from jobs.checkpoint_ref import find_checkpoint
-    from jobs.export import export_checkpoint
-
-    opened = Storage(storage)
-    name = run + (f"/{stage}" if stage else "") + (f"@{step}" if step is not None else "")
-    reference = find_checkpoint(opened, name)
-    export_checkpoint(opened, reference, Path(to), dtype.value)
-    _say(f"{reference.stage} step {reference.step} -> {to}")
-
-
-@app.command()
 def assets(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Assets to fetch; none: list them.")
@@ -325,16 +253,6 @@ def main() -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def _print_failures(outcome: Outcome) -> int:
-    for step, failure in outcome.failed.items():
-        print(f"error: {step}: {failure.message}", file=sys.stderr)
-    for step, culprit in outcome.blocked.items():
-        print(f"error: {step}: not run, because {culprit} failed", file=sys.stderr)
-    if all(failure.refused for failure in outcome.failed.values()):
-        return REFUSED
-    return USAGE if all(failure.user for failure in outcome.failed.values()) else FAILED
 
 
 def _print_table(storage: Storage, run: str) -> None:

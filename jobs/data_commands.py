@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from curriculum.errors import RecipeError
+from jobs.options import DEFAULT_STORAGE, StorageOption
 from pipeline.data import inspect as shard_sets
 from pipeline.data.tokenizer import Tokenizer
 from pipeline.storage import Storage
@@ -72,7 +73,7 @@ def which_docs(
     document: Annotated[
         str | None, typer.Option(help="SOURCE:PATH:LINE - which steps saw this document?", metavar="KEY")
     ] = None,
-    storage: Annotated[str, typer.Option(envvar="NCP_STORAGE")] = "ncp-store",
+    storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:
     """Which documents a step saw, or which steps saw a document. Example: ncp which-docs demo-1a2b3c --stage stage1 --step 7"""
     from jobs.stage_loader import stage_loader  # brings torch, which no other command here needs

@@ -1,6 +1,6 @@
 """Recipe -> DAG. The whole curriculum as steps, each named by exactly what decides its result.
 
-    tokenizer -> shards-{source} ... -> {stage} -> {stage}-eval -> next stage ... -> report
+    tokenizer -> [clean-{source}] -> shards-{source} ... -> {stage} -> {stage}-eval -> next stage ... -> report
 
 The graph is pure: it is built from the recipe and the pins, and touches no storage. Whatever is in `runtime` stays out
 of every identity. A stage's identity leaves out where it stops: the stop is the milestone the run asks for.
@@ -9,11 +9,12 @@ of every identity. A stage's identity leaves out where it stops: the stop is the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from curriculum.identity import UNKNOWN, fingerprint
 from curriculum.load import plain
-from curriculum.schema import Recipe, StageSpec
+from curriculum.schema import EvaluationSpec, Recipe, StageSpec
 from curriculum.tokens import horizon_steps, stage_steps
 from pipeline.dag.step import Step
 from pipeline.data.order import ORDER_VERSION
@@ -31,8 +32,11 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
     """
     tokenizer = _tokenizer_step(recipe, pins)
     steps = [tokenizer]
-    shards = {name: _shards_step(recipe, name, pins, tokenizer) for name in used_sources(recipe)}
-    steps += shards.values()
+    shards: dict[str, Step] = {}
+    for name in used_sources(recipe):
+        cleaning = _cleaning_step(recipe, name, pins)
+        shards[name] = _shards_step(recipe, name, pins, tokenizer, cleaning)
+        steps += [shards[name]] if cleaning is None else [cleaning, shards[name]]
     stages: dict[str, Step] = {}
     evaluations: list[Step] = []
     for name, stage in recipe.stages.items():
@@ -41,14 +45,34 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
         if not wants_evaluation(stage):
             continue
         if not evaluations:
-            evaluations.append(_evaluation_step(UNTRAINED, stages[name], 0, stage, shards))
+            untrained = replace(stage.evaluation, suites=())
+            evaluations.append(_evaluation_step(UNTRAINED, stages[name], 0, stage, untrained, shards))
             steps.append(evaluations[-1])
         evaluations.append(
-            _evaluation_step(f"{name}-eval", stages[name], stage_steps(stage), stage, shards),
+            _evaluation_step(
+                f"{name}-eval", stages[name], stage_steps(stage), stage, stage.evaluation, shards
+            )
         )
         steps.append(evaluations[-1])
     steps.append(_report_step(recipe, stages, evaluations))
     return tuple(steps)
+
+
+def build_evaluation(
+    recipe: Recipe, pins: Mapping[str, str], stage_name: str, milestone: int, evaluation: EvaluationSpec
+) -> tuple[Step, ...]:
+    """One evaluation of one milestone, last, after the steps it is computed from (which are done already).
+
+    It is the very step that a run of the recipe would name, so what was evaluated once is never evaluated again.
+    """
+    steps = {step.name: step for step in build_graph(recipe, pins)}
+    shards = {source: steps[f"shards-{source}"] for source in used_sources(recipe)}
+    trained = replace(steps[stage_name], milestone=milestone, after=(), needs=())
+    step = _evaluation_step(
+        f"{stage_name}-eval", trained, milestone, recipe.stages[stage_name], evaluation, shards
+    )
+    data = [other for other in steps.values() if other.kind in ("tokenizer", "cleaning", "shards")]
+    return (*data, trained, step)
 
 
 def used_sources(recipe: Recipe) -> tuple[str, ...]:
@@ -92,19 +116,41 @@ def _tokenizer_step(recipe: Recipe, pins: Mapping[str, str]) -> Step:
     return Step(name=TOKENIZER, kind="tokenizer", version=1, identity=identity)
 
 
-def _shards_step(recipe: Recipe, source: str, pins: Mapping[str, str], tokenizer: Step) -> Step:
+def _cleaning_step(recipe: Recipe, source: str, pins: Mapping[str, str]) -> Step | None:
+    """The source's cleaning, if it asks for any."""
+    clean = recipe.sources[source].clean
+    if clean is None:
+        return None
+    return Step(
+        name=f"clean-{source}",
+        kind="cleaning",
+        version=1,
+        identity={
+            "source": source,
+            "content": pins.get(source, UNKNOWN),
+            "clean": plain(clean),
+            "group_bytes": recipe.data.group_bytes,
+            "max_line_bytes": recipe.data.max_line_bytes,
+        },
+    )
+
+
+def _shards_step(
+    recipe: Recipe, source: str, pins: Mapping[str, str], tokenizer: Step, cleaning: Step | None
+) -> Step:
+    content = pins.get(source, UNKNOWN) if cleaning is None else {"cleaned": cleaning.fingerprint}
     return Step(
         name=f"shards-{source}",
         kind="shards",
         version=1,
         identity={
             "source": source,
-            "content": pins.get(source, UNKNOWN),
+            "content": content,
             "special_tokens": recipe.sources[source].special_tokens,
             "tokenizer": tokenizer.fingerprint,
             "data": plain(recipe.data),
         },
-        needs=(tokenizer.name,),
+        needs=(tokenizer.name,) if cleaning is None else (tokenizer.name, cleaning.name),
     )
 
 
@@ -136,6 +182,8 @@ def _stage_step(
             "data": {source: shards[source].fingerprint for source in sorted(stage.mixture)},
             "mixture": {source: stage.mixture[source] for source in sorted(stage.mixture)},
             "order": {"version": ORDER_VERSION, "block": stage.order_block, "seed": stage.seed},
+            "packing": stage.packing,
+            "repetition_filter": stage.repetition_filter,
             "supply": {"max_repetition": stage.max_repetition, "on_shortage": stage.on_shortage},
             "sequence_length": stage.sequence_length,
             "global_batch_tokens": stage.global_batch_tokens,
@@ -153,7 +201,12 @@ def _stage_step(
 
 
 def _evaluation_step(
-    name: str, stage_step: Step, milestone: int, stage: StageSpec, shards: Mapping[str, Step]
+    name: str,
+    stage_step: Step,
+    milestone: int,
+    stage: StageSpec,
+    evaluation: EvaluationSpec,
+    shards: Mapping[str, Step],
 ) -> Step:
     return Step(
         name=name,
@@ -162,10 +215,10 @@ def _evaluation_step(
         identity={
             "trajectory": stage_step.fingerprint,
             "step": milestone,
-            "suites": list(stage.evaluation.suites) if milestone else [],
+            "suites": list(evaluation.suites),
             "sequence_length": stage.sequence_length,
-            "limit": stage.evaluation.limit,
-            "heldout_tokens": stage.evaluation.heldout_tokens,
+            "limit": evaluation.limit,
+            "heldout_tokens": evaluation.heldout_tokens,
             "heldout": {source: step.fingerprint for source, step in sorted(shards.items())},
         },
         needs=(stage_step.name, *(step.name for step in shards.values())),

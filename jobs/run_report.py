@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from curriculum.load import build
@@ -28,11 +29,11 @@ from ncp_model.flops import total_parameters
 from pipeline.storage import Storage
 
 _CURVES = (
-    ("ntp", "Next-token loss (NTP)", "nats/token", False),
-    ("ncp", "Next-concept loss (NCP)", "MSE/element", False),
-    ("vq", "Codebook loss (VQ)", "MSE/element", False),
-    ("lr", "Learning rate", "", False),
-    ("grad_norm", "Gradient norm", "", True),
+    Curve(key="ntp", title="Next-token loss (NTP)", unit="nats/token", x=(), y=()),
+    Curve(key="ncp", title="Next-concept loss (NCP)", unit="MSE/element", x=(), y=()),
+    Curve(key="vq", title="Codebook loss (VQ)", unit="MSE/element", x=(), y=()),
+    Curve(key="lr", title="Learning rate", smooth=False, x=(), y=()),
+    Curve(key="grad_norm", title="Gradient norm", log=True, x=(), y=()),
 )
 
 
@@ -54,7 +55,7 @@ def run_report(storage: Storage, run: str) -> RunReport:
         description=recipe.description,
         stages=tuple(_stage_view(recipe, name, by_name[name], metrics[name]) for name in recipe.stages),
         curves=_curves(metrics),
-        evaluations=tuple(_evaluation(row, record) for row in evaluation_rows(storage, record)),
+        evaluations=_evaluations(storage, record),
         steps=tuple(_step_row(step, record) for step in status.steps),
         alerts=tuple(
             Alert(severity="error", message=f"{step.name}: {step.detail}")
@@ -96,10 +97,7 @@ def _stage_view(recipe: Recipe, name: str, step: StepStatus, metrics: list[Metri
 def _curves(metrics: Mapping[str, list[MetricRow]]) -> tuple[Curve, ...]:
     rows = [row for stage in metrics.values() for row in stage]
     x = [float(row.values["tokens_total"]) for row in rows]
-    curves = [
-        Curve(key=key, title=title, unit=unit, log=log, x=x, y=[row.values[key] for row in rows])
-        for key, title, unit, log in _CURVES
-    ]
+    curves = [replace(curve, x=x, y=[row.values[curve.key] for row in rows]) for curve in _CURVES]
     rates = [
         (row.values["tokens_total"] - before) / row.timing["seconds"]
         for row, before in zip(rows, _tokens_before_each(metrics), strict=True)
@@ -116,10 +114,18 @@ def _tokens_before_each(metrics: Mapping[str, list[MetricRow]]) -> list[int]:
     ]
 
 
-def _evaluation(row: TableRow, record: Mapping[str, Any]) -> EvaluationRow:
-    heldout = row.result["heldout"]
+def _evaluations(storage: Storage, record: Mapping[str, Any]) -> tuple[EvaluationRow, ...]:
+    """One row a checkpoint under its own stage's mixture; what belongs to no stage comes once for each mixture."""
     stages = record["recipe"]["stages"]
-    mixture = stages[row.stage or next(iter(stages))]["mixture"]
+    rows = []
+    for row in evaluation_rows(storage, record):
+        for mixture in [row.stage] if row.stage is not None else stages:
+            rows.append(_evaluation(row, mixture, stages[mixture]["mixture"]))
+    return tuple(rows)
+
+
+def _evaluation(row: TableRow, mixture_name: str, mixture: Mapping[str, float]) -> EvaluationRow:
+    heldout = row.result["heldout"]
     averaged = mixture_average(heldout, mixture)
     concept = averaged["concept"] if averaged and row.kind == "model" else None
     codebooks = [values["concept"] for values in heldout.values() if values["concept"]] if concept else []
@@ -132,6 +138,7 @@ def _evaluation(row: TableRow, record: Mapping[str, Any]) -> EvaluationRow:
         mixture_bits_per_byte=averaged[row.kind]["bits_per_byte"]
         if averaged and averaged[row.kind]
         else None,
+        mixture=mixture_name,
         ncp_loss=concept["ncp_loss"] if concept else None,
         ncp_r2=concept["ncp_r2"] if concept else None,
         codebook_perplexity=_mean([values["codebook_perplexity"] for values in codebooks]),
@@ -149,7 +156,8 @@ def _source_cell(measured: Mapping[str, Any]) -> SourceCell:
 
 
 def _task_cell(task: Mapping[str, Any]) -> TaskCell:
-    metric = task["metric"] if f"{task['metric']}_stderr" in task else "accuracy"
+    """The accuracy that the task is quoted with, if it has one; bits per byte have a column of their own."""
+    metric = task["metric"] if task["metric"] != "bits_per_byte" else "accuracy"
     return TaskCell(
         questions=task["questions"],
         accuracy=task.get(metric),

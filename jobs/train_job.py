@@ -43,4 +43,6 @@ class TrainJob:
     threads_per_worker: int = 1
     hang_timeout_seconds: float = 0.0
     wandb_project: str = ""
+    shard_cache_dir: str = ""
+    shard_cache_bytes: int = 0
     device: str = "cpu"

@@ -33,6 +33,7 @@ from ncp_model.optim import Optimizers, build_optimizers, clip_grad_norm
 from ncp_model.parallel import shard_model
 from pipeline.dag.lease import LeaseBook, Superseded
 from pipeline.dag.store import StepStore
+from pipeline.data.instance_filter import RepetitionFilter
 from pipeline.data.loader import MicroBatch, WindowLoader
 from pipeline.storage import Storage
 
@@ -58,6 +59,11 @@ def train(job: TrainJob) -> None:
         seed=job.stage.seed,
         sequence_length=job.stage.sequence_length,
         global_batch_tokens=job.stage.global_batch_tokens,
+        check=dist.get_rank() == 0,
+        cache_dir=job.shard_cache_dir or None,
+        cache_bytes=job.shard_cache_bytes,
+        repetition_filter=RepetitionFilter() if job.stage.repetition_filter else None,
+        packing=job.stage.packing,
     )
     model, optimizers = _build(job)
     start, stability = _load_state(storage, job, loader, model, optimizers)
@@ -173,6 +179,7 @@ class _Trainer:
             out = self.model(
                 batch.input_ids.to(job.device),
                 labels=batch.labels.to(job.device),
+                doc_starts=None if batch.doc_starts is None else batch.doc_starts.to(job.device),
                 denominators=denominators,
             )
             # FSDP2 averages gradients over ranks; the loss is already divided by the global denominators.
@@ -216,7 +223,7 @@ class _Trainer:
         """
         counts = torch.zeros(5, dtype=torch.int64)
         for batch in batches:
-            local = loss_counts(batch.labels, self.job.model.concept.chunk_size)
+            local = loss_counts(batch.labels, self.job.model.concept.chunk_size, batch.doc_starts)
             counts[:3] += torch.tensor([int(local.ntp), int(local.ncp), int(local.vq)])
             counts[3] = (int(counts[3]) + batch.digest) % DIGEST_MODULUS
         counts[4] = self.stop_wanted

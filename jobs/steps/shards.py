@@ -6,6 +6,7 @@ from typing import Any
 
 from curriculum.schema import Recipe
 from jobs.ray_session import call_remote
+from jobs.steps.cleaning import cleaned_pin
 from jobs.steps.tokenizer import pinned, tokenizer_key
 from pipeline.dag.lease import LeaseBook
 from pipeline.dag.runner import StepContext
@@ -21,7 +22,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         _stage,
         recipe,
         source,
-        pinned(recipe, context.storage, source),
+        cleaned_pin(context, source) or pinned(recipe, context.storage, source),
         context.storage.url,
         context.step.key,
         context.attempt,

@@ -82,6 +82,8 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         threads_per_worker=recipe.runtime.threads_per_worker,
         hang_timeout_seconds=recipe.runtime.hang_timeout_seconds,
         wandb_project=recipe.runtime.wandb_project,
+        shard_cache_dir=recipe.runtime.shard_cache_dir,
+        shard_cache_bytes=recipe.runtime.shard_cache_bytes,
         device="cuda" if recipe.runtime.gpus_per_worker else "cpu",
     )
 

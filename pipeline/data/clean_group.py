@@ -32,9 +32,9 @@ from datatrove.pipeline.dedup.minhash import (
 )
 from datatrove.utils.hashing import HashConfig
 
-from curriculum.schema import DataSpec
+from curriculum.schema import CleaningSpec, DataSpec
 from pipeline.data.counters import Counters
-from pipeline.data.filters import CleaningSpec, FilterChain, PlainWordTokenizer
+from pipeline.data.filters import FilterChain, PlainWordTokenizer
 from pipeline.data.groups import Group
 from pipeline.data.quarantine import Quarantine
 from pipeline.data.readers import Reader

@@ -15,10 +15,9 @@ from typing import Any
 import ray.data
 from ray.data import TaskPoolStrategy
 
-from curriculum.schema import DataSpec
+from curriculum.schema import CleaningSpec, DataSpec
 from pipeline.data.clean_group import filter_group, find_duplicates, finish_group
 from pipeline.data.errors import SourceError
-from pipeline.data.filters import CleaningSpec
 from pipeline.data.groups import Group, plan_groups
 from pipeline.data.objects import PinnedFile
 from pipeline.data.pins import Pin, content_digest

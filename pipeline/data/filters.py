@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
 
 from datatrove.data import Document
 from datatrove.pipeline.filters import (
@@ -19,11 +16,12 @@ from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.utils.logging import logger
 from datatrove.utils.word_tokenizers import WordTokenizer
 
+from curriculum.schema import CleaningSpec
+
 logger.disable("datatrove")  # its steps report to the terminal; counts are in the receipts
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 _WORD = re.compile(r"\w+(?:['-]\w+)*|[^\w\s]")
-_NOTHING: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 class PlainWordTokenizer(WordTokenizer):
@@ -50,25 +48,6 @@ FILTERS: Mapping[str, Callable[..., BaseFilter]] = {
     "c4": C4QualityFilter,
     "fineweb": FineWebQualityFilter,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class CleaningSpec:
-    """What is removed from a source before tokenization. Never for Dolma 3, whose duplicates are upsampling by design."""
-
-    filters: tuple[str, ...] = ()
-    """Names of FILTERS, applied in this order."""
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
-    """Filter name -> keyword arguments of the datatrove filter."""
-    dedup: str = "none"
-    """`none`, `exact` (equal texts) or `minhash` (near-duplicates: 5-grams, 14 buckets of 8 hashes)."""
-
-    def __post_init__(self) -> None:
-        for name in (*self.filters, *self.settings):
-            if name not in FILTERS:
-                raise ValueError(f"clean.filters: {name!r} is unknown; known: {', '.join(sorted(FILTERS))}")
-        if self.dedup not in ("none", "exact", "minhash"):
-            raise ValueError(f"clean.dedup: {self.dedup!r} is not one of 'none', 'exact', 'minhash'")
 
 
 class FilterChain:

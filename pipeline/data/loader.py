@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.data.instance_filter import RepetitionFilter
 from pipeline.data.order import Order
+from pipeline.data.packing import document_starts
 from pipeline.data.shard_cache import ShardCache
 from pipeline.data.windows import SourceWindows
 from pipeline.storage import Storage
@@ -34,6 +35,8 @@ class MicroBatch:
     """int64 [b, T]."""
     labels: torch.Tensor
     """int64 [b, T]: the inputs shifted left inside the window; -100 in the last place and in padding rows."""
+    doc_starts: torch.Tensor | None
+    """int64 [b, T], with `packing="doc"`: the place in its window where each token's document starts."""
     real: int
     masked: int
     """How many of the real rows the repetition filter left without labels."""
@@ -46,8 +49,9 @@ class WindowLoader:
 
     `outputs` maps each source of the mixture to the output prefix of its staging step. Shards on a local disk are
     memory-mapped. Remote ones are read window by window, many at once and one batch ahead; with `cache_dir` they are
-    instead kept there whole, if all shards of the mixture fit in `cache_bytes`. Before the first batch every manifest is checked against its shards' sizes
-    (`check=False` leaves that out). Raises ValueError for sources of different tokenizers, for a batch that does not
+    instead kept there whole, if all shards of the mixture fit in `cache_bytes`. Before the first batch every manifest is
+    checked against its shards' sizes (`check=False` leaves that out). `packing="doc"` also says where documents start;
+    the windows are the same. Raises ValueError for sources of different tokenizers, for a batch that does not
     hold whole windows, and for a source without one window.
     """
 
@@ -65,6 +69,7 @@ class WindowLoader:
         cache_dir: str | None = None,
         cache_bytes: int = 0,
         repetition_filter: RepetitionFilter | None = None,
+        packing: str = "stream",
     ):
         if (
             sequence_length < 2
@@ -90,6 +95,7 @@ class WindowLoader:
         self.order = Order(windows, weights, block, seed)
         self.eos_id = next(iter(self.sources.values())).manifest.eos_id
         self._filter = repetition_filter
+        self._pack_documents = packing == "doc"
         self._remote = not storage.local
         if self._remote and cache_dir is not None:
             size = sum(
@@ -192,6 +198,9 @@ class WindowLoader:
         return MicroBatch(
             input_ids=torch.from_numpy(input_ids),
             labels=torch.from_numpy(labels),
+            doc_starts=torch.from_numpy(document_starts(input_ids, self.eos_id))
+            if self._pack_documents
+            else None,
             real=real,
             masked=int(masked.sum()),
             digest=digest,

@@ -72,6 +72,17 @@ def test_a_new_pin_changes_all_that_reads_the_source() -> None:
     assert all(base[name] != other[name] for name in base)
 
 
+def test_cleaning_is_a_step_of_its_own_before_the_shards_of_its_source() -> None:
+    override = "sources.stdlib-prose.clean={filters: [gopher_quality], dedup: exact}"
+    steps = build_graph(load_recipe("demo", [override]), PINS)
+    check_graph(steps)
+    names = [step.name for step in steps]
+    assert names[1:4] == ["shards-stdlib-code", "clean-stdlib-prose", "shards-stdlib-prose"]
+    changed = _changed(override)
+    assert "shards-stdlib-prose" in changed and "stage1" in changed
+    assert not changed & {"tokenizer", "shards-stdlib-code"}
+
+
 def test_without_pins_nothing_has_a_fingerprint_yet() -> None:
     steps = build_graph(load_recipe("demo"), {})
     assert {step.fingerprint for step in steps} == {UNKNOWN}

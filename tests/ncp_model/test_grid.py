@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ncp_model import ModelSpec
 from ncp_model.grid import AlignedGrid, DocumentGrid
 
 
@@ -79,8 +80,7 @@ def test_a_sequence_shorter_than_a_chunk_has_none(length: int) -> None:
 
 
 def test_masks_of_unused_chunks_hold_no_empty_row() -> None:
-    from ncp_model import ModelSpec
-
     starts = torch.tensor([[0, 0, 0, 3, 3, 3, 6, 6, 6, 9, 9, 9]])
     _, pattern = DocumentGrid(starts, 4).patterns(ModelSpec.preset("tiny"), torch.zeros(1))
+    assert pattern.full_mask is not None
     assert torch.isfinite(pattern.full_mask).any(-1).all()

@@ -190,6 +190,17 @@ def test_no_target_of_the_ncp_loss_carries_gradient() -> None:
     assert not gradient[0, 8:].any()
 
 
+def test_the_pooled_target_is_the_state_before_the_norm() -> None:
+    spec = dataclasses.replace(TINY, ncp=NcpSpec(target="pooled"))
+    model, (ids, labels) = build_model(spec), batch()
+    with torch.no_grad():
+        model.vq_norm.weight.mul_(3.0)
+    concept = model(ids, labels).concept
+    torch.testing.assert_close(model.vq_norm(concept.target), concept.normed)
+    normed = build_model(TINY)(ids, labels).concept
+    assert torch.equal(normed.target, normed.normed)
+
+
 @pytest.mark.parametrize("pieces", [1 << 9, 1 << 20])
 def test_linear_cross_entropy_is_cross_entropy(monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
     monkeypatch.setitem(losses.LOGITS_PER_PIECE, "cpu", pieces)

@@ -19,7 +19,7 @@ def leaves(count: int, *shape: int) -> list[Tensor]:
 
 
 def plain_mix(values: list[Tensor], weights: Tensor, offset: Tensor | None = None) -> Tensor:
-    total = sum(weights[..., i : i + 1] * value for i, value in enumerate(values))
+    total = torch.stack([weights[..., i : i + 1] * value for i, value in enumerate(values)]).sum(0)
     return total if offset is None else total + offset
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from curriculum.optimizer_spec import OptimizerSpec
 from ncp_model import ModelSpec, build_model
+from ncp_model.init import initialize_codebooks
 from ncp_model.muon import Muon, assign_owners, orthogonalize, shard_rows
 from ncp_model.optim import build_optimizers, clip_grad_norm, split_parameters
 
@@ -152,6 +153,27 @@ def test_clipping(limit: float) -> None:
 def gradient(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
+
+
+def test_training_lowers_the_losses_and_comes_to_use_the_concept() -> None:
+    model = build_model(ModelSpec.preset("tiny"))
+    position = torch.arange(32)
+    pattern = (position // 4 * 29 + position * 3).remainder(64)  # a chunk follows from the one before
+    ids = pattern + torch.arange(4).unsqueeze(1) * 64
+    labels = torch.cat((ids[:, 1:], torch.full((4, 1), -100)), dim=1)
+    initialize_codebooks(model, ids)
+    optimizers = build_optimizers(model, OptimizerSpec(lr=1e-2))
+    start = model(ids, labels).means()
+    for _ in range(40):
+        model(ids, labels).loss.backward()
+        clip_grad_norm(model, 1.0)
+        optimizers.step(1e-2)
+        optimizers.zero_grad()
+    end = model(ids, labels).means()
+    assert end["ntp"] < 0.2 * start["ntp"]
+    assert end["ncp"] < start["ncp"]
+    blind = model(ids, labels, zero_concept=True).means()
+    assert blind["ntp"] > end["ntp"]
 
 
 def test_nothing_to_train_is_an_error() -> None:

@@ -96,24 +96,23 @@ def check_other_settings(rank: int, world_size: int, folder: Path) -> None:
     """bfloat16 compute, recomputed blocks, and a mesh that replicates, each against one full-precision process."""
     expected = torch.load(folder / "gradients.pt")
     ids, labels = batch()
-    for settings in ({"param_dtype": torch.bfloat16}, {"recompute": True}, {"mesh": (world_size, 1)}):
+    for setting in ("bfloat16", "recomputed", "replicated"):
         model = build_model(SPEC, device="meta")
-        shape = settings.get("mesh", (world_size,))
-        names = ("replicate", "shard")[-len(shape) :]
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-        shard_model(model, mesh, param_dtype=settings.get("param_dtype", torch.float32))
-        if settings.get("recompute"):
+        shape = (world_size, 1) if setting == "replicated" else (world_size,)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+        shard_model(model, mesh, param_dtype=torch.bfloat16 if setting == "bfloat16" else torch.float32)
+        if setting == "recomputed":
             checkpoint_blocks(model)
         model.to_empty(device="cpu")
         initialize_weights(model, SPEC, 0)
         loss = model(ids, labels).loss
         loss.backward()
-        rounding = 2e-2 if "param_dtype" in settings else 1e-5
+        rounding = 2e-2 if setting == "bfloat16" else 1e-5
         assert abs(loss.item() / expected["loss"] - 1) < rounding
         for name, parameter in model.named_parameters():
             error = (full(parameter.grad) - expected[name]).norm()
-            assert error <= 5 * rounding * expected[name].norm() + 1e-4, (settings, name, error)
-        if "param_dtype" not in settings:
+            assert error <= 5 * rounding * expected[name].norm() + 1e-4, (setting, name, error)
+        if setting != "bfloat16":
             norm = clip_grad_norm(model, 1e9).item()
             assert norm == pytest.approx(expected["norm"], rel=1e-4)
         build_optimizers(model, OPTIMIZER).step(1e-2)

@@ -7,10 +7,10 @@ import json
 import pytest
 from datatrove.data import Document
 
-from curriculum.schema import DataSpec, SourceSpec
+from curriculum.schema import CleaningSpec, DataSpec, SourceSpec
 from pipeline.data.cleaning import clean_source
 from pipeline.data.errors import SourceError
-from pipeline.data.filters import CleaningSpec, FilterChain, PlainWordTokenizer
+from pipeline.data.filters import FilterChain, PlainWordTokenizer
 from pipeline.data.pins import make_pin
 from pipeline.data.readers import Counters, Quarantine, Reader
 from pipeline.storage import Storage

@@ -1,0 +1,20 @@
+"""Exit codes of `ncp`, and how a run's failures become one."""
+
+from __future__ import annotations
+
+import sys
+
+from pipeline.dag.runner import Outcome
+
+DONE, FAILED, USAGE, REFUSED, STOPPED = 0, 1, 2, 3, 4
+
+
+def print_failures(outcome: Outcome) -> int:
+    """Each failure on a line of stderr; returns the exit code."""
+    for step, failure in outcome.failed.items():
+        print(f"error: {step}: {failure.message}", file=sys.stderr)
+    for step, culprit in outcome.blocked.items():
+        print(f"error: {step}: not run, because {culprit} failed", file=sys.stderr)
+    if all(failure.refused for failure in outcome.failed.values()):
+        return REFUSED
+    return USAGE if all(failure.user for failure in outcome.failed.values()) else FAILED
