@@ -78,7 +78,7 @@ class NCPModel(nn.Module):
         counts. Logits [B, T, V] are returned by default only without labels. `zero_concept` decodes as if no concept
         had been predicted yet (an ablation for evaluation). Raises ValueError for malformed input.
         """
-        check_input(self.spec, input_ids, labels=labels, doc_starts=doc_starts)
+        check_input(self.spec, input_ids, labels, doc_starts)
         grid = make_grid(input_ids.shape[1], self.spec.concept.chunk_size, doc_starts)
         x = self.embed_tokens(input_ids)
         token_pattern, concept_pattern = grid.patterns(self.spec, x)
@@ -212,11 +212,13 @@ class NCPModel(nn.Module):
         )
 
 
-def check_input(spec: ModelSpec, input_ids: Tensor, **others: Tensor | None) -> None:
+def check_input(
+    spec: ModelSpec, input_ids: Tensor, labels: Tensor | None = None, doc_starts: Tensor | None = None
+) -> None:
     """Raise ValueError for an empty batch, shapes that differ, or (on a CPU) ids outside the vocabulary."""
     if input_ids.ndim != 2 or input_ids.shape[0] == 0 or input_ids.shape[1] == 0:
         raise ValueError(f"input_ids has shape {tuple(input_ids.shape)}: needs [B, T] with B, T >= 1")
-    for name, tensor in others.items():
+    for name, tensor in (("labels", labels), ("doc_starts", doc_starts)):
         if tensor is not None and tensor.shape != input_ids.shape:
             raise ValueError(
                 f"{name} has shape {tuple(tensor.shape)}: must equal input_ids' {tuple(input_ids.shape)}"
@@ -229,6 +231,12 @@ def check_input(spec: ModelSpec, input_ids: Tensor, **others: Tensor | None) -> 
             f"input_ids holds ids {low} .. {high}: must lie in 0 .. {spec.vocab_size - 1}; "
             "does the tokenizer match model.vocab_size?"
         )
+    if labels is not None:
+        wrong = labels[(labels != IGNORE) & ((labels < 0) | (labels >= spec.vocab_size))]
+        if len(wrong):
+            raise ValueError(
+                f"labels holds {int(wrong[0])}: must be {IGNORE} or lie in 0 .. {spec.vocab_size - 1}"
+            )
 
 
 def build_model(

@@ -1,7 +1,8 @@
-"""Tokens per second from JSONL.zst to token shards: our staging, datatrove's DocumentTokenizer, `datasets.map`.
+"""Tokens per second from JSONL.zst to token shards: our staging, datatrove, the dolma toolkit, `datasets.map`.
 
     python -m tests.benchmarks.bench_staging                        # 10 and 100 MB of text, one thread each
     python -m tests.benchmarks.bench_staging --megabytes 1000 --rounds 1
+    NCP_DOLMA=/path/to/bin/dolma python -m tests.benchmarks.bench_staging   # and the dolma toolkit, which pins numpy 1
 
 All contenders read the same files (the standard library's sources, repeated) with the same tokenizer, one process and
 one thread each, in a process of their own and in turn, so that other load hits all alike. Rates are medians of tokens per
@@ -12,6 +13,7 @@ same staging by two Ray tasks; its start-up is that of Ray and of its workers.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import platform
@@ -28,19 +30,20 @@ import zstandard
 from pipeline.data.builtin import stdlib_code
 from pipeline.data.tokenizer import train_bpe
 
-CONTENDERS = ("ours", "ray", "datatrove", "datasets")
+DOLMA = os.environ.get("NCP_DOLMA")
+CONTENDERS = ("ours", "ray", "datatrove", *(("dolma",) if DOLMA else ()), "datasets")
 VOCAB_SIZE = 8192
 FILES = 4
 
 
 class Clock:
-    """Wall and CPU seconds of this process since it was made."""
+    """Wall and CPU seconds of this process and of its children that ended, since it was made."""
 
     def __init__(self) -> None:
-        self.wall, self.cpu = time.perf_counter(), time.process_time()
+        self.wall, self.cpu = time.perf_counter(), sum(os.times()[:4])
 
     def read(self) -> dict[str, float]:
-        return {"seconds": time.perf_counter() - self.wall, "cpu": time.process_time() - self.cpu}
+        return {"seconds": time.perf_counter() - self.wall, "cpu": sum(os.times()[:4]) - self.cpu}
 
 
 def write_corpus(directory: Path, megabytes: int) -> None:
@@ -142,6 +145,38 @@ def datatrove(directory: Path, output: Path) -> tuple[int, Clock]:
     started = Clock()
     writer.run(reader.run(None, 0, 1), 0, 1)
     return sum(path.stat().st_size for path in output.rglob("*.ds")) // 2, started
+
+
+def dolma(directory: Path, output: Path) -> tuple[int, Clock]:
+    """The toolkit's own command, from an environment of its own; its start-up is that of a dry run."""
+    assert DOLMA is not None
+    model = json.loads((directory / "tokenizer.json").read_text())
+    model["model"]["merges"] = [
+        " ".join(pair) for pair in model["model"]["merges"]
+    ]  # as older libraries read them
+    (directory / "tokenizer-dolma.json").write_text(json.dumps(model))
+    command = [DOLMA, "tokens", "--documents", f"{directory}/corpus/*.zst", "--destination", str(output)]
+    command += [
+        "--tokenizer.name_or_path",
+        str(directory / "tokenizer-dolma.json"),
+        "--tokenizer.eos_token_id",
+        "0",
+    ]
+    command += ["--tokenizer.pad_token_id", "1", "--dtype", "uint16", "--processes", "1", "--ring_size", "1"]
+    before = Clock()
+    subprocess.run([*command, "--dryrun"], check=True, capture_output=True)
+    startup = before.read()
+    started = Clock()
+    subprocess.run(command, check=True, capture_output=True)
+    started.wall += startup["seconds"]
+    started.cpu += startup["cpu"]
+    return sum(_last_boundary(path) for path in output.rglob("*.csv.gz")), started
+
+
+def _last_boundary(path: Path) -> int:
+    """Tokens of a dolma token file: it is laid out larger than it is filled, so its boundaries have to say."""
+    with gzip.open(path, "rt") as rows:
+        return max(int(row.split(",")[1]) for row in rows)
 
 
 def datasets(directory: Path, output: Path) -> tuple[int, Clock]:

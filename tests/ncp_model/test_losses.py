@@ -242,6 +242,8 @@ def test_malformed_input_is_named(ids: Tensor, match: str) -> None:
         build_model(TINY)(ids)
 
 
-def test_labels_of_another_shape_are_refused() -> None:
+def test_labels_of_another_shape_or_outside_the_vocabulary_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"labels holds 512: must be -100 or lie in 0 \.\. 511"):
+        build_model(TINY)(torch.zeros(1, 4, dtype=torch.long), torch.full((1, 4), 512))
     with pytest.raises(ValueError, match="labels has shape"):
         build_model(TINY)(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long))
