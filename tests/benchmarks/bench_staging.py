@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bench_staging                        # 10 and 100 MB of text, one thread each
     python -m tests.benchmarks.bench_staging --megabytes 1000 --rounds 1
-    NCP_DOLMA=/path/to/bin/dolma python -m tests.benchmarks.bench_staging   # and the dolma toolkit, which pins numpy 1
+    NCP_DOLMA=/path/to/bin/dolma python -m tests.benchmarks.bench_staging   # and the dolma toolkit, which pins numpy 1 (pip install dolma backports.zstd)
 
 All contenders read the same files (the standard library's sources, repeated) with the same tokenizer, one process and
 one thread each, in a process of their own and in turn, so that other load hits all alike. Rates are medians of tokens per
