@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -112,7 +113,9 @@ def _join(rank: int, world_size: int, store: Path) -> None:
 def _worker(rank: int, world_size: int, store: Path, job: TrainJob) -> None:
     _join(rank, world_size, store)
     train(job)
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # torch now and then aborts in the interpreter's shutdown, after the work is done
 
 
 @pytest.fixture
