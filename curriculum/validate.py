@@ -111,6 +111,10 @@ def _check_tokenizer(recipe: Recipe) -> None:
             "tokenizer: give exactly one of tokenizer.name (such as dolma2) and tokenizer.train"
         )
     if tokenizer.train is None:
+        if tokenizer.sha256 is None:
+            raise RecipeError(
+                f"tokenizer.sha256: missing for {tokenizer.name!r}; give the hash of its file, which is its identity"
+            )
         return
     for source in tokenizer.train.sources:
         if source not in recipe.sources:

@@ -106,7 +106,7 @@ def run_name(recipe: Recipe, pins: Mapping[str, str]) -> str:
 def _tokenizer_step(recipe: Recipe, pins: Mapping[str, str]) -> Step:
     spec = recipe.tokenizer
     if spec.train is None:
-        identity: dict[str, Any] = {"name": spec.name, "sha256": spec.sha256}
+        identity: dict[str, Any] = {"sha256": spec.sha256}
     else:
         identity = {
             "vocab_size": spec.train.vocab_size,

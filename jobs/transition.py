@@ -14,17 +14,19 @@ from jobs.train_job import TrainJob
 from pipeline.storage import Storage
 
 
-def describe_transition(job: TrainJob) -> dict[str, Any]:
-    """The first step of `job`'s stage, as exact values."""
+def describe_transition(job: TrainJob, resumes_at: int | None) -> dict[str, Any]:
+    """The first step that `job` takes, as exact values. `resumes_at` is its own newest milestone, if it has one."""
+    step = resumes_at or 0
     return {
+        "resumes_at": step,
         "stage": job.stage_name,
         "from": None if job.parent is None else {"stage": job.parent.stage, "step": job.parent.step},
         "carried": "nothing" if job.parent is None else job.parent.load,
-        "first_lr": learning_rate(job.stage, 0),
+        "first_lr": learning_rate(job.stage, step),
         "peak_lr": job.stage.optimizer.lr,
         "seed": job.stage.seed,
-        "data_position": 0,
-        "tokens_total": job.tokens_before,
+        "data_position": step * (job.stage.global_batch_tokens // job.stage.sequence_length),
+        "tokens_total": job.tokens_before + step * job.stage.global_batch_tokens,
         "stop_step": job.stop_step,
         "global_batch_tokens": job.stage.global_batch_tokens,
         "sequence_length": job.stage.sequence_length,
@@ -34,21 +36,22 @@ def describe_transition(job: TrainJob) -> dict[str, Any]:
 def transition_banner(transition: dict[str, Any]) -> str:
     """One line for people."""
     origin = transition["from"]
-    start = (
-        "from its seed"
-        if origin is None
-        else f"from {origin['stage']} step {origin['step']} ({transition['carried']})"
-    )
+    if transition["resumes_at"]:
+        start = f"goes on from its own step {transition['resumes_at']}"
+    elif origin is None:
+        start = "starts from its seed"
+    else:
+        start = f"starts from {origin['stage']} step {origin['step']} ({transition['carried']})"
     return (
-        f"{transition['stage']} starts {start}: LR {transition['first_lr']:.3g} (peak {transition['peak_lr']:.3g}), "
+        f"{transition['stage']} {start}: LR {transition['first_lr']:.3g} (peak {transition['peak_lr']:.3g}), "
         f"seed {transition['seed']}, data position {transition['data_position']}, "
         f"{transition['tokens_total']:,} tokens before, {transition['stop_step']:,} steps of "
         f"{transition['global_batch_tokens']:,} tokens"
     )
 
 
-def write_transition(storage: Storage, job: TrainJob) -> None:
-    storage.write_json(f"{job.step_key}/transition.json", describe_transition(job))
+def write_transition(storage: Storage, job: TrainJob, resumes_at: int | None) -> None:
+    storage.write_json(f"{job.step_key}/transition.json", describe_transition(job, resumes_at))
 
 
 def read_transition(storage: Storage, step_key: str) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     if job.parent is not None and not context.store.milestones():
         _pass_gate(recipe, context, job.parent)
     _check_supply(context.storage, job)
-    write_transition(context.storage, job)
+    write_transition(context.storage, job, context.store.newest_milestone(job.stop_step))
     task = submit_remote(_fit, job, recipe.runtime)
     try:
         await_remote(task, patience=lambda: not signalled())

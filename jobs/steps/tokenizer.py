@@ -63,16 +63,21 @@ def _train(
 
 
 def _copy_asset(recipe: Recipe, storage: Storage, key: str) -> dict[str, Any]:
-    from jobs.assets import ensure_asset
+    from jobs.tokenizer_source import read_tokenizer
     from pipeline.data.tokenizer import Tokenizer
 
     assert recipe.tokenizer.name is not None
-    data = ensure_asset(recipe.tokenizer.name).read_bytes()
+    data = read_tokenizer(recipe.tokenizer.name)
     tokenizer = Tokenizer.from_bytes(data)
     if recipe.tokenizer.sha256 is not None and tokenizer.sha256 != recipe.tokenizer.sha256:
         raise ValueError(
             f"tokenizer.sha256: {recipe.tokenizer.name} has {tokenizer.sha256}, the recipe expects "
             f"{recipe.tokenizer.sha256}; use the published file or correct the recipe"
+        )
+    if tokenizer.vocab_size > recipe.model.vocab_size:
+        raise ValueError(
+            f"model.vocab_size: {recipe.model.vocab_size} is less than the {tokenizer.vocab_size} entries of "
+            f"{recipe.tokenizer.name}; raise it"
         )
     storage.write_bytes(key, data)
     return {"tokenizer": key, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}

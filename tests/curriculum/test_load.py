@@ -108,6 +108,6 @@ def test_a_missing_file_and_broken_yaml_are_named(tmp_path: Path) -> None:
 
 def test_a_missing_required_key_is_named(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
-    path.write_text("recipe: r\nsources: {a: {}}\nmodel: {}\ntokenizer: {name: dolma2}\n")
+    path.write_text("recipe: r\nsources: {a: {}}\nmodel: {}\ntokenizer: {name: dolma2, sha256: x}\n")
     with pytest.raises(RecipeError, match="stages: missing"):
         load_recipe(str(path))
