@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from curriculum.schema import DataSpec, Recipe, TokenizerTraining
@@ -9,6 +10,7 @@ from jobs.graph import TOKENIZER, tokenizer_sources
 from jobs.ray_session import call_remote
 from pipeline.dag.runner import StepContext
 from pipeline.dag.store import StepStore
+from pipeline.data.errors import SourceError
 from pipeline.data.pins import Pin, load_pin
 from pipeline.storage import Storage
 
@@ -50,16 +52,27 @@ def _train(
     storage_url: str, key: str, pins: list[Pin], spec: TokenizerTraining, data_spec: DataSpec
 ) -> dict[str, Any]:
     from pipeline.data.tokenizer import Tokenizer, train_bpe
-    from pipeline.data.training_text import training_texts
 
     storage = Storage(storage_url)
-    texts = (
-        text for pin in pins for text in training_texts(storage, pin, data_spec, spec.max_bytes_per_source)
-    )
+    texts = (text for pin in pins for text in _texts(storage, pin, data_spec, spec.max_bytes_per_source))
     data = train_bpe(texts, spec.vocab_size)
     storage.write_bytes(key, data)
     tokenizer = Tokenizer.from_bytes(data)
     return {"tokenizer": key, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+
+
+def _texts(storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int) -> Iterator[str]:
+    """The first texts of one source. Raises SourceError naming it when it has none."""
+    from pipeline.data.training_text import training_texts
+
+    found = False
+    for text in training_texts(storage, pin, data_spec, max_bytes):
+        found = True
+        yield text
+    if not found:
+        raise SourceError(
+            f"sources.{pin.source}: no document with any text in {pin.location}; check runtime.locations.{pin.source}"
+        )
 
 
 def _copy_asset(recipe: Recipe, storage: Storage, key: str) -> dict[str, Any]:
