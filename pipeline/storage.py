@@ -123,9 +123,11 @@ class Storage:
     def keys(self, prefix: str) -> list[str]:
         """Every object below `prefix`, as keys relative to the root, sorted."""
         try:
-            found = self.fs.find(self.path(prefix), **self._fresh)
+            listed = self.fs.find(self.path(prefix), detail=True, **self._fresh)
         except FileNotFoundError:
             return []
+        # Other libraries leave empty "folder/" objects on S3; s3fs lists them by a name that no object has.
+        found = [name for name, info in listed.items() if not str(info.get("Key", name)).endswith("/")]
         base = len(self.root) + 1
         return sorted(key[base:] for key in found if not key.rsplit("/", 1)[-1].startswith(".tmp-"))
 

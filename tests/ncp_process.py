@@ -98,9 +98,10 @@ def milestone_tensors(storage: Path, stage: str, step: int) -> dict[str, torch.T
 def read_checkpoint(storage: Storage, marker: dict[str, Any]) -> dict[str, torch.Tensor]:
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    from jobs.checkpoint import SafeFileReader
+    from jobs.checkpoint import SafeFileReader, SafeFsspecReader
 
-    held = SafeFileReader(storage.uri(marker["data"])).read_metadata().state_dict_metadata
+    reader = SafeFileReader if storage.local else SafeFsspecReader
+    held = reader(storage.uri(marker["data"])).read_metadata().state_dict_metadata
     tensors = {}
     for name, entry in held.items():
         assert isinstance(entry, TensorStorageMetadata)

