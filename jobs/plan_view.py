@@ -9,7 +9,7 @@ from rich.table import Table
 
 from curriculum.tokens import stage_steps, tokens_before
 from jobs.launch import Planned
-from ncp_model.flops import flops_per_token, total_parameters
+from ncp_model.flops import adaptation_parameters, flops_per_token, total_parameters
 from pipeline.dag.plan import PlannedStep
 
 
@@ -20,6 +20,7 @@ def plan_record(planned: Planned, rows: list[PlannedStep]) -> dict[str, Any]:
         "run": planned.run,
         "recipe": recipe.recipe,
         "parameters": total_parameters(recipe.model),
+        "adaptation_parameters": adaptation_parameters(recipe.model) if recipe.model.concept.enabled else 0,
         "stages": {name: stage_record(planned, name) for name in recipe.stages},
         "steps": [
             {
@@ -55,7 +56,12 @@ def stage_record(planned: Planned, name: str) -> dict[str, Any]:
 
 def print_plan(out: Console, planned: Planned, rows: list[PlannedStep]) -> None:
     recipe = planned.recipe
-    out.print(f"run {planned.run}: {total_parameters(recipe.model):,} parameters", markup=False)
+    adapted = (
+        f" ({adaptation_parameters(recipe.model):,} trainable in VQ adaptation)"
+        if recipe.model.concept.enabled
+        else ""
+    )
+    out.print(f"run {planned.run}: {total_parameters(recipe.model):,} parameters{adapted}", markup=False)
     for name, stage in recipe.stages.items():
         record = stage_record(planned, name)
         start = "its seed" if stage.init.from_ is None else f"{stage.init.from_} ({stage.init.load})"

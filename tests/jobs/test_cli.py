@@ -69,6 +69,21 @@ def test_the_same_arguments_plan_the_same_run_and_write_nothing(tmp_path: Path) 
     assert _files(tmp_path / "store") == []
 
 
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        ("olmo3-7b-ncp", "8,938,363,793 parameters (17,305,600 trainable in VQ adaptation)"),
+        ("olmo3-7b-vanilla-32", "7,298,011,136 parameters\n"),
+        ("olmo3-7b-vanilla-34", "7,702,794,240 parameters\n"),
+        ("olmo3-7b-vanilla-40", "8,917,143,552 parameters\n"),
+    ],
+)
+def test_the_plan_prints_the_published_sizes_with_no_network(tmp_path: Path, recipe: str, line: str) -> None:
+    code, output = ncp(tmp_path / "store", "plan", recipe)
+    assert code == 0 and line in output, output
+    assert _files(tmp_path / "store") == []
+
+
 def test_planning_loads_neither_torch_nor_ray() -> None:
     code = (
         "import sys; from jobs.launch import plan_recipe; from curriculum.load import load_recipe; "
