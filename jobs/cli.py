@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from curriculum.errors import RecipeError
 from curriculum.load import bundled_recipes, load_recipe
-from jobs import checkpoint_commands, data_commands
+from jobs import checkpoint_commands, data_commands, monitor_commands
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
@@ -27,8 +24,8 @@ from jobs.plan_view import plan_record, print_plan
 from jobs.preflight import PreflightError
 from jobs.ray_jobs import follow_submission, stop_jobs, submit_run
 from jobs.run_log import read_run_log, read_step_log
-from jobs.runs import list_runs, read_run
-from jobs.status import RunStatus, duration, run_status
+from jobs.runs import read_run
+from jobs.status_view import print_heldout
 from jobs.stop import request_run_stop
 from pipeline.dag.runner import Stopped
 from pipeline.dag.store import StepStore
@@ -41,14 +38,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Train latent-space language models by next-concept prediction on the OLMo 3 curriculum, on Ray.",
 )
-PLAIN_WIDTH = 160
-"""Columns of a table that is written to a file or a pipe, where nobody's terminal sets them."""
 app.add_typer(data_commands.app, name="data")
 app.command()(data_commands.which_docs)
 app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command(name="eval")(checkpoint_commands.evaluate)
-out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+app.command()(monitor_commands.status)
+app.command()(monitor_commands.report)
+out = monitor_commands.console()
 
 RecipeArgument = Annotated[
     str,
@@ -103,32 +100,8 @@ def run(
         raise typer.Exit(STOPPED) from None
     if not outcome.ok:
         raise typer.Exit(print_failures(outcome))
-    _print_table(opened, planned.run)
+    print_heldout(out, evaluation_rows(opened, read_run(opened, planned.run)))
     _say(_report_path(opened, planned.run))
-
-
-@app.command()
-def status(
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run; without one, all are listed.")
-    ] = None,
-    storage: StorageOption = DEFAULT_STORAGE,
-    as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option(help="Refresh every two seconds until the run is over.")] = False,
-) -> None:
-    """Where it is, read from storage alone. Example: ncp status demo-1a2b3c --watch"""
-    opened = Storage(storage)
-    while True:
-        states = [run_status(opened, name) for name in ([run] if run else list_runs(opened))]
-        if as_json:
-            print(json.dumps([state.record() for state in states], indent=1))
-        else:
-            if watch and out.is_terminal:
-                out.clear()
-            _print_status(states, detailed=run is not None)
-        if not watch or all(state.state != "running" for state in states):
-            return
-        time.sleep(2)
 
 
 @app.command()
@@ -195,30 +168,6 @@ def stop(
 
 
 @app.command()
-def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of this storage.")],
-    storage: StorageOption = DEFAULT_STORAGE,
-    to: Annotated[str | None, typer.Option(help="Write the page here instead of beside the run.")] = None,
-) -> None:
-    """One self-contained HTML page about a run, finished or not. Prints the table and the page's path."""
-    from pathlib import Path
-
-    from jobs.report.page import render_page
-    from jobs.run_report import run_report
-
-    opened = Storage(storage)
-    page = render_page([run_report(opened, run)]).encode()
-    _print_table(opened, run)
-    if to is not None:
-        Path(to).write_bytes(page)
-        _say(to)
-    else:
-        key = f"runs/{run}/report.html"
-        opened.write_bytes(key, page)
-        _say(opened.uri(key))
-
-
-@app.command()
 def assets(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Assets to fetch; none: list them.")
@@ -253,34 +202,6 @@ def main() -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)
-
-
-def _print_table(storage: Storage, run: str) -> None:
-    record = read_run(storage, run)
-    rows = evaluation_rows(storage, record)
-    if not rows:
-        return
-    table = Table(title="held-out bits per byte", title_justify="left")
-    sources, stages = list(rows[0].sources), list(rows[0].mixtures)
-    table.add_column("", no_wrap=True)
-    for header in [*sources, *(f"{stage} mixture" for stage in stages)]:
-        table.add_column(header, justify="right")
-    for row in rows:
-        values = [row.sources[source] for source in sources] + [row.mixtures[stage] for stage in stages]
-        table.add_row(row.label, *("-" if value is None else f"{value:.4f}" for value in values))
-    out.print(table)
-
-
-def _print_status(states: list[RunStatus], *, detailed: bool) -> None:
-    if not states:
-        out.print("no runs yet; start one with: ncp run demo")
-    for state in states:
-        over = sum(step.state == "done" for step in state.steps)
-        out.print(f"{state.run}  {state.state}  {over}/{len(state.steps)} steps done")
-        for step in state.steps:
-            if detailed or step.state in ("running", "failed"):
-                took = f"  {duration(step.seconds)}" if step.seconds is not None else ""
-                out.print(f"  {step.name:<22} {step.state:<8}{took}  {step.detail}".rstrip(), markup=False)
 
 
 def _report_path(storage: Storage, run: str) -> str:

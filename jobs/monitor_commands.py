@@ -1,0 +1,77 @@
+"""Watching runs: `ncp status`, `ncp dashboard`, `ncp report`. All three read storage alone and change nothing in it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from jobs.evaluation_table import evaluation_rows
+from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
+from jobs.run_overview import run_overview
+from jobs.runs import list_runs, read_run
+from jobs.status_view import print_heldout, print_run, print_run_list
+from pipeline.storage import Storage
+
+PLAIN_WIDTH = 160
+"""Columns of a table that is written to a file or a pipe, where nobody's terminal sets them."""
+WATCH_SECONDS = 2.0
+
+
+def status(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run; without one, all are listed.")
+    ] = None,
+    storage: StorageOption = DEFAULT_STORAGE,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option(help="Refresh every two seconds until the run is over.")] = False,
+) -> None:
+    """Where it is, read from storage alone. Example: ncp status demo-1a2b3c --watch"""
+    out, opened = console(), Storage(storage)
+    while True:
+        overviews = [run_overview(opened, name) for name in ([run] if run else list_runs(opened))]
+        if as_json:
+            print(json.dumps([overview.record() for overview in overviews], indent=1), flush=True)
+        else:
+            if watch and out.is_terminal:
+                out.clear()
+            if run:
+                print_run(out, overviews[0])
+            else:
+                print_run_list(out, overviews)
+        if not watch or all(overview.status.state != "running" for overview in overviews):
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs of this storage.")],
+    storage: StorageOption = DEFAULT_STORAGE,
+    to: Annotated[
+        Path | None, typer.Option(help="Write the page here instead of beside the (first) run.")
+    ] = None,
+) -> None:
+    """One self-contained HTML page about a run, finished or not, or about several side by side. Example: ncp report a b"""
+    from jobs.report.page import render_page
+    from jobs.run_report import run_report
+
+    opened, out = Storage(storage), console()
+    page = render_page([run_report(opened, run) for run in dict.fromkeys(runs)]).encode()
+    if len(runs) == 1:
+        print_heldout(out, evaluation_rows(opened, read_run(opened, runs[0])))
+    if to is not None:
+        to.write_bytes(page)
+        print(to)
+        return
+    key = f"runs/{runs[0]}/{'report' if len(runs) == 1 else 'report-' + '-'.join(runs[1:])[:120]}.html"
+    opened.write_bytes(key, page)
+    print(opened.uri(key))
+
+
+def console() -> Console:
+    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
