@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ from jobs.metric_log import MetricRow, read_segment
 from pipeline.storage import Storage
 
 Array = NDArray[np.float64]
+REMOTE_READERS = 16
+"""Segments that are read at once where every read is a round trip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +63,24 @@ class MetricSeries:
             gone = self._segments.keys() - set(keys)
             for key in gone:
                 del self._segments[key]
-            for key in fresh:
-                try:
-                    self._segments[key] = _columns(read_segment(self._storage, key))
-                except FileNotFoundError:
-                    continue  # removed since it was listed; the next look finds what took its place
+            self._segments |= self._read(fresh)
             if fresh or gone:
                 self._merged = _merge([self._segments[key] for key in keys if key in self._segments])
             return self._merged
+
+    def _read(self, keys: Sequence[str]) -> dict[str, Columns]:
+        if self._storage.local:
+            found = map(self._read_one, keys)
+        else:
+            with ThreadPoolExecutor(REMOTE_READERS) as pool:
+                found = list(pool.map(self._read_one, keys))
+        return {key: columns for key, columns in zip(keys, found, strict=True) if columns is not None}
+
+    def _read_one(self, key: str) -> Columns | None:
+        try:
+            return _columns(read_segment(self._storage, key))
+        except FileNotFoundError:
+            return None  # removed since it was listed; the next look finds what took its place
 
 
 def _columns(rows: Sequence[MetricRow]) -> Columns:
