@@ -58,6 +58,7 @@ def line_chart(
     height: int = 220,
     log: bool = False,
     named: bool = True,
+    x_title: str = "tokens",
 ) -> str:
     """The SVG of one chart. Curves without any finite value leave an empty frame that says so.
 
@@ -71,7 +72,7 @@ def line_chart(
     right = 14 + _CHARACTER * max((len(label) for label in labels.values()), default=0)
     settled = np.concatenate([_settled(one) for one in series]) if series else values
     y_range = _y_range(settled, log)
-    box = _Box(width=width, height=height, right=right, x=(low, high), y=y_range, log=log)
+    box = _Box(width=width, height=height, right=right, x=(low, high), y=y_range, log=log, x_title=x_title)
     parts = [_grid(box, len(values) > 0), _stages(box, boundaries)]
     if len(values) and values.max() > y_range[1]:
         parts.append(
@@ -93,6 +94,7 @@ class _Box:
     x: tuple[float, float]
     y: tuple[float, float]
     log: bool
+    x_title: str
 
     @property
     def plot_right(self) -> float:
@@ -164,7 +166,7 @@ def _grid(box: _Box, filled: bool) -> str:
             )
     ticks = linear_ticks(*box.x, count=max(2, round((box.plot_right - _LEFT) / 75)))
     bottom = box.plot_bottom
-    for tick, label in zip(ticks, si_ticks(ticks), strict=True):
+    for tick, label in zip(ticks, _x_labels(ticks), strict=True):
         x = float(box.to_x(tick))
         parts.append(
             f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom:.1f}" y2="{bottom + 4:.1f}"/>'
@@ -176,9 +178,16 @@ def _grid(box: _Box, filled: bool) -> str:
         f'<line class="axis" x1="{_LEFT}" x2="{box.plot_right:.1f}" y1="{bottom:.1f}" y2="{bottom:.1f}"/>'
     )
     parts.append(
-        f'<text class="tick axis-title" text-anchor="middle" x="{box.centre:.1f}" y="{box.height - 6}">tokens</text>'
+        f'<text class="tick axis-title" text-anchor="middle" x="{box.centre:.1f}" y="{box.height - 6}">{escape(box.x_title)}</text>'
     )
     return "".join(parts)
+
+
+def _x_labels(ticks: Sequence[float]) -> list[str]:
+    """Tokens as 1.5B; what is beyond a quadrillion, such as FLOPs, as 2e19."""
+    if max((abs(tick) for tick in ticks), default=0.0) < 1e15:
+        return si_ticks(ticks)
+    return [number(tick, 2) for tick in ticks]
 
 
 def _y_labels(ticks: Sequence[float], log: bool) -> list[str]:

@@ -52,25 +52,21 @@ class DagNode:
     """A few words under the name: `67 %`, `4m 05s`; by default the state."""
 
 
-def draw_dag(
-    nodes: Sequence[DagNode], *, standalone: bool = False, title: str = "steps of the run", marks: str = ""
-) -> str:
+def draw_dag(nodes: Sequence[DagNode], *, standalone: bool = False, title: str = "steps of the run") -> str:
     """The SVG of `nodes`, in the order given where the edges leave a choice. Empty for no nodes.
 
-    `standalone` makes a file of its own (namespace and style); otherwise it is a part of a page. `marks` keeps the ids
-    of several drawings in one page apart. Raises ValueError for a cycle or a name used twice.
+    `standalone` makes a file of its own (namespace and style); otherwise it is a part of a page. Raises ValueError for a
+    cycle or a name used twice.
     """
     if not nodes:
         return ""
     nodes = _collapse(nodes)
     edges = _reduced({node.name: node.needs for node in nodes})
     layout = _layout(nodes, edges)
-    head = f"head{escape(marks, quote=True)}"
     parts = [
-        f'<marker id="{head}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path class="head" d="M0 0.5L8 4L0 7.5z"/></marker>'
+        f'<path class="edge" d="{path}"/><path class="head" d="M{x:.1f} {y:.1f}l-7 -3.5v7z"/>'
+        for path, x, y in layout.edges
     ]
-    parts += [f'<path class="edge" d="{path}" marker-end="url(#{head})"/>' for path in layout.edges]
     parts += [_box(node, *layout.places[node.name]) for node in nodes]
     size = f'width="{layout.width:.0f}" height="{layout.height:.0f}" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}"'
     opening = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ' class="dag"'
@@ -169,8 +165,8 @@ class _Layout:
     height: float = 0.0
     places: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     """Name -> left, top, width."""
-    edges: list[str] = field(default_factory=list)
-    """Paths."""
+    edges: list[tuple[str, float, float]] = field(default_factory=list)
+    """Path, and where it ends."""
 
 
 @dataclass(eq=False)
@@ -296,13 +292,18 @@ def _spread(column: Sequence[_Slot], wanted: Sequence[float]) -> None:
         slot.centre = base + offset
 
 
-def _path(chain: Sequence[_Slot], first: int, ends: Sequence[tuple[float, float]]) -> str:
-    """A curve from box to box; straight through the columns it passes."""
+def _path(
+    chain: Sequence[_Slot], first: int, ends: Sequence[tuple[float, float]]
+) -> tuple[str, float, float]:
+    """A curve from box to box, straight through the columns it passes, and its end."""
+    x = y = 0.0
     commands = [f"M{ends[first][1]:.1f} {chain[0].centre:.1f}"]
     for index, (a, b) in enumerate(pairwise(chain)):
         start, stop = ends[first + index][1], ends[first + index + 1][0]
+        x, y = stop, b.centre
+        stop -= 5.0 if b.name else 0.0  # the head covers the rest
         middle = (start + stop) / 2
         commands.append(f"C{middle:.1f} {a.centre:.1f} {middle:.1f} {b.centre:.1f} {stop:.1f} {b.centre:.1f}")
         if not b.name:
             commands.append(f"H{ends[first + index + 1][1]:.1f}")
-    return "".join(commands)
+    return "".join(commands), x, y
