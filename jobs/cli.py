@@ -44,6 +44,7 @@ app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command(name="eval")(checkpoint_commands.evaluate)
 app.command()(monitor_commands.status)
+app.command()(monitor_commands.dashboard)
 app.command()(monitor_commands.report)
 out = monitor_commands.console()
 

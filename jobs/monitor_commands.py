@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from jobs.evaluation_table import evaluation_rows
+from jobs.exit_codes import USAGE
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.run_overview import run_overview
 from jobs.runs import list_runs, read_run
@@ -47,6 +49,40 @@ def status(
         if not watch or all(overview.status.state != "running" for overview in overviews):
             return
         time.sleep(WATCH_SECONDS)
+
+
+def dashboard(
+    storage: StorageOption = DEFAULT_STORAGE,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; anything but loopback shows the runs to a network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8300,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Answer under this name too (beside localhost and addresses).", metavar="NAME"),
+    ] = None,
+) -> None:
+    """A read-only site about all runs, from storage alone, refreshing by itself. Example: ncp dashboard --port 8300"""
+    from jobs.dashboard.hosts import is_loopback
+    from jobs.dashboard.server import DashboardServer
+    from jobs.dashboard.site import Site
+
+    try:
+        server = DashboardServer(Site(Storage(storage)), host, port, names=allow_host or [])
+    except OSError as error:
+        print(
+            f"error: --host {host} --port {port}: {error.strerror or error}; choose another", file=sys.stderr
+        )
+        raise typer.Exit(USAGE) from None
+    if not is_loopback(host):
+        print(
+            f"warning: there is no password; whoever reaches {host} can read run names, recipes and logs. "
+            "Prefer loopback and an SSH tunnel: ssh -L 8300:127.0.0.1:8300 HOST",
+            file=sys.stderr,
+        )
+    print(f"{server.url}  (Ctrl-C ends it)", flush=True)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 def report(

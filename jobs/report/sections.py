@@ -210,5 +210,5 @@ def _log(run: RunReport) -> str:
         return ""
     return (
         '<h2>Log</h2><p class="lead">The end of it; all of it with <span class="mono">ncp logs</span>.</p>'
-        f'<pre class="log panel mono scroll" data-end tabindex="0">{escape(run.log)}</pre>'
+        f'<div class="log panel scroll" tabindex="0"><pre class="mono">{escape(run.log)}</pre></div>'
     )

@@ -105,7 +105,10 @@ svg .dot, svg .end { fill: var(--color); }
 .c0 { --color: var(--c0); } .c1 { --color: var(--c1); } .c2 { --color: var(--c2); } .c3 { --color: var(--c3); }
 .c4 { --color: var(--c4); } .c5 { --color: var(--c5); } .c6 { --color: var(--c6); } .c7 { --color: var(--c7); }
 .medium, .narrow { display: none; }
-.log { padding: 12px 14px; margin: 0; max-height: 340px; overflow: auto; font-size: 12.5px; line-height: 1.5; white-space: pre; }
+.log { max-height: 340px; overflow: auto; display: flex; flex-direction: column-reverse; }
+.log pre { padding: 12px 14px; margin: 0; font-size: 12.5px; line-height: 1.5; }
+section:empty { display: none; }
+section > h2:first-child { margin-top: 48px; }
 .gap { margin-top: 14px; }
 header > .lead { margin: 8px 0 0; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 18px; align-items: baseline; margin-bottom: 22px; font-size: 13.5px; color: var(--soft); }
@@ -115,7 +118,7 @@ nav .live.on::before { background: var(--good); } nav .live.off { color: var(--b
 a { color: var(--c0); text-decoration-thickness: 1px; text-underline-offset: 2px; }
 tr.same th, tr.same td { color: var(--faint); }
 td.value { max-width: 320px; overflow: hidden; text-overflow: ellipsis; }
-td form, form.pick { margin: 0; } button { font: inherit; font-size: 13.5px; padding: 5px 14px; border-radius: 7px; border: 1px solid var(--rule);
+button { font: inherit; font-size: 13.5px; padding: 5px 14px; border-radius: 7px; border: 1px solid var(--rule);
   background: var(--panel); color: var(--ink); cursor: pointer; } input[type=checkbox] { accent-color: var(--c0); }
 @media (max-width: 960px) { .wide { display: none; } .medium { display: block; } }
 @media (max-width: 560px) { .medium { display: none; } .narrow { display: block; } }

@@ -77,7 +77,7 @@ def train(
         tokens_before(recipe, stage),
         StepStore(storage, step.key),
     )
-    lease(storage, step, run, alive=False)
+    lease(storage, step.key, run, alive=False)
     for first in range(1, stop + 1, segment_rows):
         lines = []
         for number in range(first, min(first + segment_rows, stop + 1)):
@@ -118,11 +118,11 @@ def milestone(batch: int, before: int, stage: str, step: int, run: str) -> dict[
     }
 
 
-def lease(storage: Storage, step: Step, run: str, *, alive: bool) -> None:
+def lease(storage: Storage, key: str, run: str, *, alive: bool) -> None:
     """Attempt 1 of a step, held by this very process or by one that is gone."""
     holder = Holder.here().record() if alive else {**Holder.here().record(), "started": "0"}
     record = {"run": run, "holder": holder, "at": time.time() - 60}
-    storage.write_json(f"{step.key}/lease/000001.json", record)
+    storage.write_json(f"{key}/lease/000001.json", record)
 
 
 def finish(storage: Storage, step: Step, run: str, result: Mapping[str, Any]) -> None:

@@ -89,7 +89,7 @@ def test_all_ways_of_reading_agree(attempts: list[tuple[int, int, int]], rows: i
     """Whatever attempts resumed where and however segments were cut."""
     storage = Storage(f"memory://series-{next(_NAMES)}")
     series = MetricSeries(storage, "s")
-    reached = 0
+    reached = first = count = 0
     for attempt, (point, count, segment) in enumerate(attempts, start=1):
         first = min(point, reached + 1)
         _write(storage, attempt, range(first, first + count), segment)

@@ -34,7 +34,7 @@ def _running(storage: Storage) -> None:
         taken={"stage2": 20},
         evaluations={"stage1": {"arc_easy_rc_0shot": 0.5, "sciq_rc_0shot": 0.3, "copa": 0.7}},
     )
-    lease(storage, steps["stage2"], "r", alive=True)
+    lease(storage, steps["stage2"].key, "r", alive=True)
     storage.write_json(
         f"{steps['stage2'].key}/alerts/000000012-loss_spike.json",
         {"kind": "loss_spike", "message": "loss 9.1 is 7 sigma above its window", "step": 12, "at": 1.0},
