@@ -13,8 +13,9 @@ import typer
 
 from curriculum.errors import RecipeError
 from curriculum.load import bundled_recipes, load_recipe
-from jobs import checkpoint_commands, data_commands, monitor_commands
+from jobs import checkpoint_commands, compare_commands, data_commands, monitor_commands
 from jobs.assets import AssetError
+from jobs.evaluation.comparison import ComparisonError
 from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
 from jobs.exit_codes import STOPPED, USAGE, print_failures
@@ -43,6 +44,7 @@ app.command()(data_commands.which_docs)
 app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command(name="eval")(checkpoint_commands.evaluate)
+app.command()(compare_commands.compare)
 app.command()(monitor_commands.status)
 app.command()(monitor_commands.dashboard)
 app.command()(monitor_commands.report)
@@ -190,6 +192,7 @@ def main() -> None:
         app()
     except (
         AssetError,
+        ComparisonError,
         PreflightError,
         RecipeError,
         ShardError,

@@ -92,12 +92,15 @@ def report(
         Path | None, typer.Option(help="Write the page here instead of beside the (first) run.")
     ] = None,
 ) -> None:
-    """One self-contained HTML page about a run, finished or not, or about several side by side. Example: ncp report a b"""
+    """One self-contained HTML page about a run, finished or not, or about several, the first as baseline. Example: ncp report a b"""
+    from jobs.compare_view import first_against_others
     from jobs.report.page import render_page
     from jobs.run_report import run_report
 
     opened, out = Storage(storage), console()
-    page = render_page([run_report(opened, run) for run in dict.fromkeys(runs)]).encode()
+    runs = list(dict.fromkeys(runs))
+    comparisons, notes = first_against_others(opened, runs)
+    page = render_page([run_report(opened, run) for run in runs], comparisons, notes).encode()
     if len(runs) == 1:
         print_heldout(out, evaluation_rows(opened, read_run(opened, runs[0])))
     if to is not None:

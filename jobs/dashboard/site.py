@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from curriculum.errors import RecipeError
+from jobs.compare_view import first_against_others
 from jobs.dashboard.live import LIVE_SCRIPT
 from jobs.dashboard.run_table import run_table
 from jobs.metric_series import MetricSeries
@@ -79,7 +80,8 @@ class Site:
         if not 2 <= len(names) <= COMPARED:
             raise RecipeError(f"compare: {len(names)} runs; choose 2 to {COMPARED}")
         reports = [self._report(name) for name in names]
-        return document("ncp compare", f"<main>{self._nav(names=names)}{several_runs(reports)}</main>")
+        body = several_runs(reports, *first_against_others(self.storage, names))
+        return document("ncp compare", f"<main>{self._nav(names=names)}{body}</main>")
 
     # --- live parts ------------------------------------------------------------------------------------------
 

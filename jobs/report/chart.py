@@ -48,6 +48,16 @@ class Boundary:
     label: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A horizontal line at `y`, from where a curve reaches it (a dot and a dropped line) to the end of the chart."""
+
+    y: float
+    x: float | None
+    """None: nothing reaches it, and the line runs through."""
+    label: str
+
+
 def line_chart(
     series: Sequence[Series],
     *,
@@ -59,6 +69,7 @@ def line_chart(
     log: bool = False,
     named: bool = True,
     x_title: str = "tokens",
+    level: Level | None = None,
 ) -> str:
     """The SVG of one chart. Curves without any finite value leave an empty frame that says so.
 
@@ -81,6 +92,8 @@ def line_chart(
     for one in series:
         parts.append(_curve(box, one, [boundary.x for boundary in boundaries]))
     parts.append(_labels(box, series, labels))
+    if level is not None:
+        parts.append(_level(box, level))
     if not len(values):
         parts.append(f'<text class="empty" x="{box.centre:.0f}" y="{height / 2:.0f}">no values yet</text>')
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title, quote=True)}">{"".join(parts)}</svg>'
@@ -236,6 +249,19 @@ def _curve(box: _Box, one: Series, boundaries: Sequence[float]) -> str:
             parts.append(
                 f'<path class="line c{one.color}" d="{_path(box, *thin(one.x[start:stop], mean, buckets))}"/>'
             )
+    return "".join(parts)
+
+
+def _level(box: _Box, level: Level) -> str:
+    y = float(box.to_y(level.y))
+    x = float(box.to_x(level.x)) if level.x is not None else float(_LEFT)
+    parts = [f'<line class="level" x1="{x:.1f}" x2="{box.plot_right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>']
+    if level.x is not None:
+        parts.append(
+            f'<line class="level" x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{box.plot_bottom:.1f}"/>'
+            f'<circle class="reached" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+        )
+    parts.append(f'<text class="level-label" x="{x + 8:.1f}" y="{y - 8:.1f}">{escape(level.label)}</text>')
     return "".join(parts)
 
 

@@ -7,8 +7,9 @@ from html import escape
 
 import numpy as np
 
-from jobs.report.chart import Boundary, Series, line_chart
-from jobs.report.model import Curve, RunReport, Values
+from jobs.report.chart import Boundary, Level, Series, line_chart
+from jobs.report.model import Curve, MatchChart, RunReport, Values
+from jobs.report.scale import number, percent
 
 CURVE_ORDER = ("ntp", "ncp", "vq", "lr", "grad_norm", "tokens_per_second")
 """Charts come in this order, others after them; the first one is drawn large."""
@@ -82,3 +83,34 @@ def _figure(runs: Sequence[RunReport], key: str, *, hero: bool, axis: str = "tok
         )
         charts.append(f'<div class="{name}">{chart}</div>' if name else chart)
     return f'<figure class="panel{" hero" if hero else ""}"><figcaption>{caption}</figcaption>{"".join(charts)}</figure>'
+
+
+def match_figure(chart: MatchChart) -> str:
+    """How soon a candidate reaches the baseline's final loss: both curves, the loss, and the place."""
+    series = [
+        Series(
+            name=name, x=np.asarray(x, dtype=float), y=np.asarray(y, dtype=float), color=index, smooth=False
+        )
+        for index, (name, x, y) in enumerate(zip(chart.names, chart.x, chart.y, strict=True))
+    ]
+    ends = [float(one.x[-1]) for one in series]
+    label = f"{number(chart.target, 4)}, never reached"
+    if chart.reached is not None:
+        label = f"{number(chart.target, 4)} at {percent(chart.reached / ends[0])} of the baseline's {'compute' if chart.axis == 'flops' else 'tokens'}"
+    drawn = "".join(
+        f'<div class="{name}">'
+        + line_chart(
+            series,
+            title=chart.title,
+            x_range=(0.0, max(ends)),
+            width=width,
+            height=height,
+            x_title=_AXES[chart.axis],
+            level=Level(y=chart.target, x=chart.reached, label=label),
+        )
+        + "</div>"
+        for name, width, height in _HERO_SIZES
+    )
+    return (
+        f'<figure class="panel hero"><figcaption><h3>{escape(chart.title)}</h3></figcaption>{drawn}</figure>'
+    )

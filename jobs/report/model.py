@@ -156,6 +156,22 @@ class Alert:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MatchChart:
+    """Two smoothed curves, the loss to reach, and where it is reached."""
+
+    title: str
+    axis: str
+    """`tokens` or `flops`."""
+    names: tuple[str, str]
+    """Baseline, candidate."""
+    x: tuple[Values, Values]
+    y: tuple[Values, Values]
+    target: float
+    reached: float | None
+    """On the x axis; None if the candidate never gets there."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComparisonView:
     """How soon one run reaches another's final training loss (`jobs.evaluation.comparison`)."""
 
@@ -171,6 +187,7 @@ class ComparisonView:
     """Baseline's loss minus the candidate's at the end."""
     note: str = ""
     """What a reader must know: the smoothing, the seeds, that the order check was forced."""
+    chart: MatchChart | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

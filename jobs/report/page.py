@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from html import escape
 
-from jobs.report.figures import training_charts
+from jobs.report.figures import match_figure, training_charts
 from jobs.report.model import ComparisonView, RunReport
 from jobs.report.sections import run_sections
 from jobs.report.side_by_side import differences_table, evaluations_side_by_side, stages_side_by_side
@@ -76,6 +76,8 @@ def _comparisons(comparisons: Sequence[ComparisonView], notes: Sequence[str]) ->
         return ""
     said = "".join(f'<p class="note-line">{escape(note)}</p>' for note in notes)
     rows = comparison_table(comparisons) if comparisons else ""
+    figures = "".join(match_figure(one.chart) for one in comparisons if one.chart is not None)
+    rows = f'<div class="charts">{figures}</div><div class="gap"></div>{rows}' if figures else rows
     return (
         '<h2>Comparison</h2><p class="lead">How much of the baseline\'s tokens, and of its compute, a run needs '
         "to reach the baseline's final training loss, both curves smoothed alike. Brackets: 95 % interval over seeds."

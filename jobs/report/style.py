@@ -101,6 +101,8 @@ svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--faint); stroke-widt
 svg .stage { stroke: var(--faint); stroke-dasharray: 2 3; }
 svg .line { fill: none; stroke: var(--color); stroke-width: 1.9; stroke-linejoin: round; stroke-linecap: round; }
 svg .raw { fill: none; stroke: var(--color); stroke-width: 1; opacity: .3; stroke-linejoin: round; }
+svg .level { stroke: var(--ink); stroke-dasharray: 5 4; stroke-width: 1; opacity: .7; }
+svg .reached { fill: var(--paper); stroke: var(--ink); stroke-width: 1.8; } svg .level-label { fill: var(--ink); font-weight: 650; }
 svg .dot, svg .end { fill: var(--color); }
 .c0 { --color: var(--c0); } .c1 { --color: var(--c1); } .c2 { --color: var(--c2); } .c3 { --color: var(--c3); }
 .c4 { --color: var(--c4); } .c5 { --color: var(--c5); } .c6 { --color: var(--c6); } .c7 { --color: var(--c7); }
