@@ -13,8 +13,8 @@ from jobs.run_overview import RunOverview
 from jobs.status import duration
 
 _HEAD = (
-    "<tr><th></th><th class='left'>Run</th><th class='left'>State</th><th>Steps</th><th>Tokens</th><th>Loss</th>"
-    "<th>tokens/s</th><th>ETA</th><th class='left'>Now</th><th class='left'>Created</th></tr>"
+    "<tr><th></th><th class='left'>Run</th><th class='left'>State</th><th class='rare'>Steps</th><th>Tokens</th><th>Loss</th>"
+    "<th>tokens/s</th><th>ETA</th><th class='left'>Now</th><th class='left rare'>Created</th></tr>"
 )
 
 
@@ -41,12 +41,12 @@ def _row(overview: RunOverview) -> str:
         f'<th><input type="checkbox" name="run" value="{name}" aria-label="choose {name}"></th>',
         f'<td class="left"><a href="/runs/{name}"><b>{name}</b></a><small>{escape(status.recipe)}</small></td>',
         f'<td class="left">{status_pill(status.state)}{warned}</td>',
-        f"<td>{over} / {len(status.steps)}</td>",
+        f'<td class="rare">{over} / {len(status.steps)}</td>',
         f"<td>{si(overview.tokens_done)} <span class='soft'>of {si(overview.tokens_budget)}, {percent(share, 0)}</span>{bar(share)}</td>",
         f"<td>{number(losses[-1] if losses else None, 4)}</td>",
         f"<td>{MISSING if overview.rate is None else f'{overview.rate:,.0f}'}</td>",
         f"<td>{MISSING if overview.eta_seconds is None else duration(overview.eta_seconds)}</td>",
         f'<td class="left">{escape(", ".join(now)) or MISSING}</td>',
-        f'<td class="left soft">{time.strftime("%Y-%m-%d %H:%M", time.gmtime(status.created))}</td>',
+        f'<td class="left soft rare">{time.strftime("%Y-%m-%d %H:%M", time.gmtime(status.created))}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>"

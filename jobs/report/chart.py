@@ -261,7 +261,9 @@ def _level(box: _Box, level: Level) -> str:
             f'<line class="level" x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{box.plot_bottom:.1f}"/>'
             f'<circle class="reached" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
         )
-    parts.append(f'<text class="level-label" x="{x + 8:.1f}" y="{y - 8:.1f}">{escape(level.label)}</text>')
+    parts.append(
+        f'<text class="level-label" x="{x + 8:.1f}" y="{box.plot_bottom - 9:.1f}">{escape(level.label)}</text>'
+    )
     return "".join(parts)
 
 

@@ -48,7 +48,7 @@ dl.facts dd { margin: 0; overflow-wrap: anywhere; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 14px; margin-top: 26px; }
 .tile { padding: 14px 16px 13px; }
 .tile .name { color: var(--soft); font-size: 13px; }
-.tile .figure { font-size: 28px; line-height: 1.25; font-weight: 650; letter-spacing: -.02em; font-variant-numeric: tabular-nums; }
+.tile .figure { font-size: 26px; line-height: 1.25; font-weight: 650; letter-spacing: -.02em; font-variant-numeric: tabular-nums; }
 .tile .figure small { font-size: 14px; font-weight: 500; color: var(--soft); letter-spacing: 0; white-space: nowrap; display: inline-block; }
 .tile .note { color: var(--soft); font-size: 13px; }
 
@@ -102,7 +102,8 @@ svg .stage { stroke: var(--faint); stroke-dasharray: 2 3; }
 svg .line { fill: none; stroke: var(--color); stroke-width: 1.9; stroke-linejoin: round; stroke-linecap: round; }
 svg .raw { fill: none; stroke: var(--color); stroke-width: 1; opacity: .3; stroke-linejoin: round; }
 svg .level { stroke: var(--ink); stroke-dasharray: 5 4; stroke-width: 1; opacity: .7; }
-svg .reached { fill: var(--paper); stroke: var(--ink); stroke-width: 1.8; } svg .level-label { fill: var(--ink); font-weight: 650; }
+svg .reached { fill: var(--paper); stroke: var(--ink); stroke-width: 1.8; } svg .level-label { fill: var(--ink); font-weight: 650;
+  paint-order: stroke; stroke: var(--panel); stroke-width: 4px; stroke-linejoin: round; }
 svg .dot, svg .end { fill: var(--color); }
 .c0 { --color: var(--c0); } .c1 { --color: var(--c1); } .c2 { --color: var(--c2); } .c3 { --color: var(--c3); }
 .c4 { --color: var(--c4); } .c5 { --color: var(--c5); } .c6 { --color: var(--c6); } .c7 { --color: var(--c7); }
@@ -136,7 +137,7 @@ thead th small { display: block; font-weight: 400; color: var(--faint); }
 th:first-child, td.left, th.left { text-align: left; }
 th.span { text-align: center; border-bottom: 1px solid var(--rule); }
 tbody th { font-weight: 600; position: sticky; left: 0; background: var(--panel); }
-tbody th small { display: block; font-weight: 400; color: var(--faint); }
+tbody th small { display: block; font-weight: 400; color: var(--faint); white-space: normal; min-width: 24ch; max-width: 40ch; }
 thead th:first-child { position: sticky; left: 0; background: var(--panel); }
 tr.reference th, tr.reference td { color: var(--soft); font-weight: 400; }
 td small { display: block; color: var(--faint); font-size: 12px; }
@@ -159,6 +160,8 @@ footer { color: var(--faint); font-size: 13px; margin-top: 56px; }
   th, td { padding: 7px 10px; }
   tbody th, thead th:first-child { min-width: 116px; max-width: 132px; white-space: normal; overflow-wrap: anywhere; }
   .dag-frame { padding: 12px; }
+  .rare { display: none; }
 }
+.pick tbody th:first-child, .pick thead th:first-child { min-width: 0; width: 1%; padding-right: 0; }
 @media print { main { max-width: none; padding: 0; } .panel { break-inside: avoid; } }
 """
