@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from curriculum.errors import RecipeError, nearest
-from curriculum.schema import Recipe
+from curriculum.schema import Recipe, RuntimeSpec
 from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
-from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
-from jobs.preflight import preflight
+from jobs.graph import build_graph, evaluates_beside, run_name, tokenizer_sources, used_sources
+from jobs.preflight import cluster_capacity, preflight
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run
 from jobs.stop import run_stop_requested, signalled, stop_on_signals, withdraw_run_stop
 from pipeline.dag.plan import PlannedStep, make_plan
-from pipeline.dag.runner import Outcome, run_steps
+from pipeline.dag.runner import Outcome, RetryPolicy, run_steps
 from pipeline.dag.step import Step
 from pipeline.data.pins import load_pin, make_pin
 from pipeline.storage import Storage
@@ -66,6 +66,15 @@ def check_suites(recipe: Recipe) -> None:
     for stage in recipe.stages.values():
         for suite in stage.evaluation.suites:
             find_suite(suite)
+
+
+def retry_policy(runtime: RuntimeSpec) -> RetryPolicy:
+    return RetryPolicy(
+        infrastructure=runtime.retries,
+        preemption=runtime.preemption_retries,
+        backoff_seconds=runtime.retry_backoff_seconds,
+        backoff_limit_seconds=runtime.retry_backoff_limit_seconds,
+    )
 
 
 def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
@@ -124,14 +133,16 @@ def run_recipe(
         if not waiting:
             return planned, run_steps(steps, storage, {}, run=run, on_event=display.on_event)
         with ray_session(recipe.runtime), stop_on_signals():
-            preflight(storage, recipe.runtime)
+            preflight(storage, recipe.runtime, beside=evaluates_beside(recipe))
             outcome = run_steps(
                 steps,
                 storage,
                 executors(recipe),
                 run=run,
                 on_event=display.on_event,
-                retries=recipe.runtime.retries,
+                retry=retry_policy(recipe.runtime),
+                parallel=recipe.runtime.parallel_steps,
+                capacity=cluster_capacity(),
                 stop_requested=lambda: signalled() or run_stop_requested(storage, run),
             )
     return planned, outcome

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.dag.runner import Blocked, Event, Refused, StepContext, Stopped, run_steps
+from pipeline.dag.runner import Blocked, Event, Refused, RetryPolicy, StepContext, Stopped, run_steps
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
 from pipeline.storage import Storage
@@ -40,6 +40,10 @@ def _run(steps: list[Step], storage: Storage, work: Any, **options: Any) -> tupl
     events: list[Event] = []
     outcome = run_steps(steps, storage, {"work": work}, run="r", on_event=events.append, **options)
     return outcome, [f"{event.step.name}:{event.kind}" for event in events]
+
+
+def _quick(retries: int) -> RetryPolicy:
+    return RetryPolicy(infrastructure=retries, backoff_seconds=0.0)
 
 
 def test_steps_run_in_order_and_leave_receipts(storage: Storage) -> None:
@@ -99,7 +103,7 @@ def test_an_infrastructure_failure_is_retried_with_a_new_attempt(storage: Storag
             raise ConnectionError("node lost")
         return {}
 
-    outcome, _ = _run([_step("a")], storage, work, retries=2)
+    outcome, _ = _run([_step("a")], storage, work, retry=_quick(2))
     assert outcome.ok and attempts == [1, 2, 3]
 
 
@@ -110,7 +114,7 @@ def test_the_retry_budget_ends(storage: Storage) -> None:
         attempts.append(context.attempt)
         raise ConnectionError("node lost")
 
-    outcome, _ = _run([_step("a")], storage, work, retries=1)
+    outcome, _ = _run([_step("a")], storage, work, retry=_quick(1))
     assert attempts == [1, 2]
     assert outcome.failed["a"].message == "ConnectionError: node lost" and not outcome.failed["a"].user
 
@@ -134,7 +138,7 @@ def test_a_trajectory_is_done_at_its_milestone_and_continued_by_a_later_stop(sto
 
 
 def test_an_executor_that_forgets_its_milestone_is_a_failure(storage: Storage) -> None:
-    outcome, _ = _run([_step("s", milestone=10)], storage, lambda context: {}, retries=0)
+    outcome, _ = _run([_step("s", milestone=10)], storage, lambda context: {}, retry=_quick(0))
     assert "without its milestone" in outcome.failed["s"].message
 
 
