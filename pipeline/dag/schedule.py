@@ -3,7 +3,8 @@
 A step is ready once every step it needs is done and every step it comes after is over. Of the ready steps the one with
 the longest chain of steps hanging on it goes first (Hu's highest-level-first rule), so that training never queues behind
 evaluations that nothing waits for; ties keep the order of the list. Steps whose claims do not fit beside those that run
-are passed over for smaller ones, and a step that fits nowhere starts alone, so that nothing waits for ever.
+are passed over for smaller ones, and a step that fits nowhere starts when nothing else claims anything, so that
+nothing waits for ever.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Schedule:
             )
         self._ready: dict[_Claim, list[tuple[int, int]]] = {}
         self._used: dict[str, float] = {}
-        self._running = 0
+        self._claiming = 0
+        """Running steps that claim anything."""
         self._culprits: dict[str, str] = {}
         for index, missing in enumerate(self._missing):
             if missing == 0:
@@ -48,9 +50,9 @@ class Schedule:
         """Take the next step that may start now; None when none may."""
         heads = [(queue[0], claim) for claim, queue in self._ready.items() if queue]
         for (_, index), claim in sorted(heads):
-            if self._running == 0 or self._fits(claim):
+            if self._claiming == 0 or self._fits(claim):
                 heapq.heappop(self._ready[claim])
-                self._running += 1
+                self._claiming += bool(claim)
                 for resource, amount in claim:
                     self._used[resource] = self._used.get(resource, 0.0) + amount
                 return self._steps[index]
@@ -94,7 +96,7 @@ class Schedule:
         heapq.heappush(self._ready.setdefault(claim, []), (-self._levels[index], index))
 
     def _release(self, step: Step) -> None:
-        self._running -= 1
+        self._claiming -= bool(step.resources)
         for resource, amount in step.resources.items():
             self._used[resource] -= amount
 
