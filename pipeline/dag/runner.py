@@ -269,11 +269,11 @@ class _Run:
                 self._say(Event(kind="cached", step=step))
                 return None
             if isinstance(lease, Held):
-                return self._wait_for(step, progress, str(lease))
+                return self._wait_for(step, progress, str(lease), WAIT_SECONDS)
             number = lease.number
             return self._attempt(step, lease)
         except Superseded as error:
-            return self._wait_for(step, progress, str(error), seconds=0.0)
+            return self._wait_for(step, progress, str(error), 0.0)
         except Stopped:
             raise
         except (Refused, Blocked) as error:
@@ -289,9 +289,7 @@ class _Run:
         seconds = attempt(step, self._by_name, self.storage, lease, self.executors[step.kind], self.run)
         self._say(Event(kind="done", step=step, seconds=seconds, attempt=lease.number))
 
-    def _wait_for(
-        self, step: Step, progress: _Progress, whom: str, *, seconds: float = WAIT_SECONDS
-    ) -> _Wait:
+    def _wait_for(self, step: Step, progress: _Progress, whom: str, seconds: float) -> _Wait:
         if progress.announced != whom:
             progress.announced = whom
             self._say(Event(kind="waiting", step=step, detail=whom))

@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -105,9 +104,8 @@ class _ProcessStorage(Storage):
 
 
 @pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(runner, "WAIT_SECONDS", 0.001)
-    return
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "WAIT_SECONDS", 0.01)
 
 
 def _work(context: StepContext) -> dict[str, Any]:
@@ -195,16 +193,16 @@ def _draw_steps(data: st.DataObject) -> list[Step]:
 _CRASH = st.tuples(st.integers(0, 12), st.booleans())
 
 
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(st.data())
 def test_random_graphs_survive_crashes_at_any_write(data: st.DataObject) -> None:
     steps = _draw_steps(data)
     crashes = data.draw(st.lists(_CRASH, max_size=6))
-    with mock.patch.object(runner, "WAIT_SECONDS", 0.001):
+    with mock.patch.object(runner, "WAIT_SECONDS", 0.01):
         _scenario(_World(f"memory://{uuid.uuid4().hex}"), steps, [crashes], data.draw(st.integers(1, 3)))
 
 
-@settings(max_examples=15)
+@settings(max_examples=60)
 @given(st.data())
 def test_random_graphs_survive_several_runners_that_crash_and_are_wrong_about_each_other(
     data: st.DataObject,
@@ -212,7 +210,7 @@ def test_random_graphs_survive_several_runners_that_crash_and_are_wrong_about_ea
     steps = _draw_steps(data)
     runners = data.draw(st.lists(st.lists(_CRASH, max_size=3), min_size=2, max_size=3))
     world = _World(f"memory://{uuid.uuid4().hex}", lies=data.draw(st.integers(0, 4)))
-    with mock.patch.object(runner, "WAIT_SECONDS", 0.001):
+    with mock.patch.object(runner, "WAIT_SECONDS", 0.01):
         _scenario(world, steps, runners)
 
 
@@ -241,7 +239,7 @@ def test_runners_that_crash_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_every_single_write_of_a_run_may_be_its_last(tmp_path: Path) -> None:
     """Exhaustively: a run of three steps, killed before and after each of its writes in turn, then run again."""
-    with mock.patch.object(runner, "WAIT_SECONDS", 0.001):
+    with mock.patch.object(runner, "WAIT_SECONDS", 0.01):
         for after in (False, True):
             for point in range(40):
                 world = _World(str(tmp_path / f"{point}-{after}"))
