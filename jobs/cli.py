@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from curriculum.errors import RecipeError
-from jobs import checkpoint_commands, data_commands, run_commands, watch_commands
+from jobs import checkpoint_commands, data_commands, run_commands, storage_commands, watch_commands
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.exit_codes import USAGE
@@ -37,6 +37,8 @@ app.command(name="eval")(checkpoint_commands.evaluate)
 app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command()(data_commands.which_docs)
+app.command()(storage_commands.gc)
+app.add_typer(storage_commands.app, name="runs")
 app.add_typer(data_commands.app, name="data")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from curriculum.errors import RecipeError, nearest
 from curriculum.identity import UNKNOWN, fingerprint
 from curriculum.load import plain
 from curriculum.schema import EvaluationSpec, Recipe, StageSpec
@@ -22,6 +23,8 @@ from pipeline.data.order import ORDER_VERSION
 TOKENIZER = "tokenizer"
 UNTRAINED = "untrained-eval"
 REPORT = "report"
+VERSIONS = {"tokenizer": 1, "cleaning": 1, "shards": 1, "stage": 1, "evaluation": 1, "report": 1}
+"""Kind -> version, bumped by hand when an executor's result changes for the same identity."""
 
 
 def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
@@ -59,6 +62,7 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
         if stage.evaluation.when == "before_next_stage":
             awaited += [step.name for step in evaluations[first:]]
     steps.append(_report_step(recipe, stages, evaluations))
+    _check_generations(recipe, [step.name for step in steps])
     return tuple(steps)
 
 
@@ -257,8 +261,12 @@ def _report_step(recipe: Recipe, stages: Mapping[str, Step], evaluations: list[S
     )
 
 
-VERSIONS = {"tokenizer": 1, "cleaning": 1, "shards": 1, "stage": 1, "evaluation": 1, "report": 1}
-"""Kind -> version, bumped by hand when an executor's result changes for the same identity."""
+def _check_generations(recipe: Recipe, names: list[str]) -> None:
+    for name, generation in recipe.generations.items():
+        if name not in names:
+            raise RecipeError(f"generations.{name}: no such step; {nearest(name, names)}")
+        if generation < 0:
+            raise RecipeError(f"generations.{name}: {generation} is negative; use 0 for the first")
 
 
 def _step(

@@ -9,11 +9,12 @@ import typer
 
 from curriculum.load import bundled_recipes, load_recipe
 from jobs.exit_codes import STOPPED, print_failures
-from jobs.launch import plan_recipe, prepare_run, run_recipe
+from jobs.launch import check_accepted, plan_recipe, prepare_run, run_recipe
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.plan_view import plan_record, print_plan
 from jobs.ray_jobs import follow_submission, submit_run
 from jobs.runs import read_run
+from jobs.selection import Selection, generation_overrides
 from jobs.terminal import out, print_evaluations, say
 from pipeline.dag.runner import Stopped
 from pipeline.dag.store import StepStore
@@ -28,6 +29,32 @@ RecipeArgument = Annotated[
 OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(help="Overrides, as in stage2.optimizer.lr=0.001", metavar="[KEY=VALUE]..."),
+]
+
+
+NameOption = Annotated[
+    str | None, typer.Option(help="Name of the run; by default {recipe}-{6 hex of its identity}.")
+]
+AcceptGateOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Leave this stage whatever its gate says; recorded.", metavar="STAGE"),
+]
+UntilOption = Annotated[str | None, typer.Option(help="This step and all that it hangs on.", metavar="STEP")]
+OnlyOption = Annotated[
+    str | None, typer.Option(help="This step alone; what it needs must be done.", metavar="STEP")
+]
+ForceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Compute this step anew, as its next generation, and what hangs on it; nothing is deleted.",
+        metavar="STEP",
+    ),
+]
+RetryFailedOption = Annotated[
+    bool,
+    typer.Option(
+        help="Try steps again that failed for bad input in an earlier invocation; off for loops of submissions."
+    ),
 ]
 
 
@@ -50,20 +77,26 @@ def run(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
     storage: StorageOption = DEFAULT_STORAGE,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run; by default {recipe}-{6 hex of its identity}.")
-    ] = None,
-    accept_gate: Annotated[
-        list[str] | None,
-        typer.Option(help="Leave this stage whatever its gate says; recorded.", metavar="STAGE"),
-    ] = None,
+    name: NameOption = None,
+    until: UntilOption = None,
+    only: OnlyOption = None,
+    force: ForceOption = None,
+    retry_failed: RetryFailedOption = True,
+    accept_gate: AcceptGateOption = None,
 ) -> None:
     """The whole DAG, here and now: local Ray unless RAY_ADDRESS names a cluster. Run it again to resume. Example: ncp run demo"""
     loaded = load_recipe(recipe, overrides or [])
     opened = Storage(storage)
+    selection = Selection(until=until, only=only, force=tuple(force or ()), retry_failed=retry_failed)
     try:
         planned, outcome = run_recipe(
-            opened, loaded, name=name, overrides=overrides or [], accept=accept_gate or [], say=say
+            opened,
+            loaded,
+            name=name,
+            overrides=overrides or [],
+            accept=accept_gate or [],
+            selection=selection,
+            say=say,
         )
     except Stopped as stop:
         say(f"{stop}; run the same command again to resume")
@@ -71,7 +104,7 @@ def run(
     if not outcome.ok:
         raise typer.Exit(print_failures(outcome))
     print_evaluations(opened, planned.run)
-    say(_report_path(opened, planned.run))
+    say(_report_path(opened, planned.run) or f"{planned.run}: {', '.join(outcome.done)} done")
 
 
 def submit(
@@ -79,9 +112,12 @@ def submit(
     address: Annotated[str, typer.Option(help="The cluster's job server, such as http://127.0.0.1:8265.")],
     overrides: OverridesArgument = None,
     storage: StorageOption = DEFAULT_STORAGE,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run; by default {recipe}-{6 hex of its identity}.")
-    ] = None,
+    name: NameOption = None,
+    until: UntilOption = None,
+    only: OnlyOption = None,
+    force: ForceOption = None,
+    retry_failed: RetryFailedOption = True,
+    accept_gate: AcceptGateOption = None,
     python: Annotated[
         str | None,
         typer.Option(
@@ -93,17 +129,26 @@ def submit(
     """The same as a Ray Job; submit again to resume. Example: ncp submit demo --address http://127.0.0.1:8265 --storage s3://b/ncp"""
     loaded = load_recipe(recipe, overrides or [])
     opened = Storage(storage)
-    run = prepare_run(opened, loaded, name=name, overrides=overrides or [], say=say).run
-    submission = submit_run(
-        opened, address, run, recipe, [*(overrides or []), *(["--name", name] if name else [])], python=python
+    check_accepted(loaded, accept_gate or [])
+    selection = Selection(until=until, only=only, force=tuple(force or ()), retry_failed=retry_failed)
+    planned = prepare_run(opened, loaded, name=name, overrides=overrides or [], selection=selection, say=say)
+    arguments = [
+        *(overrides or []),
+        *(generation_overrides(planned.recipe) if force else []),
+        *(["--name", name] if name else []),
+        *selection.arguments(),
+        *(word for stage in accept_gate or [] for word in ("--accept-gate", stage)),
+    ]
+    submission = submit_run(opened, address, planned.run, recipe, arguments, python=python)
+    say(
+        f"{planned.run}: submitted to {address} as {submission}; see ncp status {planned.run} and ncp logs {planned.run}"
     )
-    say(f"{run}: submitted to {address} as {submission}; see ncp status {run} and ncp logs {run}")
     if follow:
-        raise typer.Exit(follow_submission(opened, address, run, submission, say))
+        raise typer.Exit(follow_submission(opened, address, planned.run, submission, say))
 
 
-def _report_path(storage: Storage, run: str) -> str:
+def _report_path(storage: Storage, run: str) -> str | None:
+    """Where the run's report lies, once its step is done."""
     step = next(step for step in read_run(storage, run)["steps"] if step["kind"] == "report")
     receipt = StepStore(storage, step["key"]).receipt()
-    assert receipt is not None
-    return storage.uri(receipt["report"])
+    return storage.uri(receipt["report"]) if receipt is not None else None

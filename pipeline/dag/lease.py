@@ -59,6 +59,8 @@ class LeaseBook:
         self.ttl = ttl
         self._last_beat: tuple[int, bytes] | None = None
         self._last_change = 0.0
+        self.seen_alive = False
+        """Whether this observer has seen the heartbeat of the present holder change."""
 
     def highest(self) -> int:
         """The highest lease number, 0 when the step was never held."""
@@ -100,6 +102,7 @@ class LeaseBook:
             beat = b""
         now = time.monotonic()
         if self._last_beat != (number, beat):
+            self.seen_alive = self._last_beat is not None and self._last_beat[0] == number
             self._last_beat, self._last_change = (number, beat), now
         return now - self._last_change > self.ttl
 

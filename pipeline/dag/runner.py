@@ -17,9 +17,9 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipeline.dag.attempt import Blocked, Executor, Preempted, Refused, StepContext, Stopped, attempt
 from pipeline.dag.lease import Held, Lease, LeaseBook, Sealed, Superseded
@@ -96,10 +96,11 @@ def run_steps(
     retry: RetryPolicy | None = None,
     parallel: int = 1,
     capacity: Mapping[str, float] | None = None,
+    wanted: Collection[str] | None = None,
     retry_failed: bool = True,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Bring every step to completion. A failed step blocks those that need it; the others still run.
+    """Bring every step to completion, or those in `wanted` (which then take all others as they are). A failed step blocks those that need it; the others still run.
 
     `parallel` bounds the steps that run at the same time, `capacity` what their `resources` add up to (a step that is
     too large for it runs alone). Events come one at a time, each step's in order. With `retry_failed` off, a step whose
@@ -111,15 +112,27 @@ def run_steps(
     check_graph(steps)
     if parallel < 1:
         raise ValueError(f"parallel: {parallel} is not positive; use 1 or more")
+    chosen = [
+        step
+        if wanted is None
+        else replace(
+            step,
+            needs=tuple(name for name in step.needs if name in wanted),
+            after=tuple(name for name in step.after if name in wanted),
+        )
+        for step in steps
+        if wanted is None or step.name in wanted
+    ]
     return _Run(
-        steps=steps,
+        steps=chosen,
+        by_name={step.name: step for step in steps},
         storage=storage,
         executors=executors,
         run=run,
         on_event=on_event,
         retry=retry or RetryPolicy(),
         parallel=parallel,
-        schedule=Schedule(steps, capacity or {}),
+        schedule=Schedule(chosen, capacity or {}),
         retry_failed=retry_failed,
         stop_requested=stop_requested,
     ).execute()
@@ -147,6 +160,7 @@ class _Run:
     """One call of `run_steps`: the loop in the caller's thread, and what it hands to the others."""
 
     steps: Sequence[Step]
+    by_name: Mapping[str, Step]
     storage: Storage
     executors: Mapping[str, Executor]
     run: str
@@ -166,7 +180,6 @@ class _Run:
     _events: threading.Lock = field(default_factory=threading.Lock)
 
     def execute(self) -> Outcome:
-        self._by_name = {step.name: step for step in self.steps}
         ending: BaseException | None = None
         with ThreadPoolExecutor(self.parallel, thread_name_prefix="step") as pool:
             while True:
@@ -286,7 +299,7 @@ class _Run:
 
     def _attempt(self, step: Step, lease: Lease) -> None:
         self._say(Event(kind="started", step=step, attempt=lease.number))
-        seconds = attempt(step, self._by_name, self.storage, lease, self.executors[step.kind], self.run)
+        seconds = attempt(step, self.by_name, self.storage, lease, self.executors[step.kind], self.run)
         self._say(Event(kind="done", step=step, seconds=seconds, attempt=lease.number))
 
     def _wait_for(self, step: Step, progress: _Progress, whom: str, seconds: float) -> _Wait:
