@@ -20,16 +20,17 @@ from jobs import checkpoint_commands, data_commands
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
-from jobs.exit_codes import STOPPED, USAGE, print_failures
+from jobs.exit_codes import DONE, STOPPED, USAGE, print_failures
 from jobs.launch import plan_recipe, prepare_run, run_recipe
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.plan_view import plan_record, print_plan
 from jobs.preflight import PreflightError
-from jobs.ray_jobs import follow_submission, stop_jobs, submit_run
+from jobs.ray_jobs import follow_submission, submit_run
 from jobs.run_log import read_run_log, read_step_log
 from jobs.runs import list_runs, read_run
 from jobs.status import RunStatus, duration, run_status
-from jobs.stop import request_run_stop
+from jobs.stop import StoppedByRequest
+from jobs.stop_view import stop_run
 from pipeline.dag.runner import Stopped
 from pipeline.dag.store import StepStore
 from pipeline.data.errors import ShardError, SourceError
@@ -90,6 +91,12 @@ def run(
         list[str] | None,
         typer.Option(help="Leave this stage whatever its gate says; recorded.", metavar="STAGE"),
     ] = None,
+    supervised: Annotated[
+        bool,
+        typer.Option(
+            help="Something starts this again when it fails (KubeRay): after ncp stop, exit with 0."
+        ),
+    ] = False,
 ) -> None:
     """The whole DAG, here and now: local Ray unless RAY_ADDRESS names a cluster. Run it again to resume. Example: ncp run demo"""
     loaded = load_recipe(recipe, overrides or [])
@@ -100,7 +107,8 @@ def run(
         )
     except Stopped as stop:
         _say(f"{stop}; run the same command again to resume")
-        raise typer.Exit(STOPPED) from None
+        final = supervised and isinstance(stop, StoppedByRequest)
+        raise typer.Exit(DONE if final else STOPPED) from None
     if not outcome.ok:
         raise typer.Exit(print_failures(outcome))
     _print_table(opened, planned.run)
@@ -186,12 +194,8 @@ def stop(
     ] = None,
 ) -> None:
     """Ask a run to stop: training writes a milestone first, no step is lost. Example: ncp stop demo-1a2b3c"""
-    opened = Storage(storage)
-    read_run(opened, run)
-    running = request_run_stop(opened, run) + (stop_jobs(address, run) if address else [])
-    _say(
-        f"{run}: asked to stop; {', '.join(running) or 'nothing'} was running. Resume with the same ncp run command"
-    )
+    for line in stop_run(Storage(storage), run, address):
+        _say(line)
 
 
 @app.command()

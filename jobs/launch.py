@@ -15,9 +15,16 @@ from jobs.preflight import preflight
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run
-from jobs.stop import run_stop_requested, signalled, stop_on_signals, withdraw_run_stop
+from jobs.stop import (
+    StoppedByRequest,
+    check_submission,
+    run_stop_requested,
+    signalled,
+    stop_on_signals,
+    withdraw_run_stop,
+)
 from pipeline.dag.plan import PlannedStep, make_plan
-from pipeline.dag.runner import Outcome, run_steps
+from pipeline.dag.runner import Outcome, Stopped, run_steps
 from pipeline.dag.step import Step
 from pipeline.data.pins import load_pin, make_pin
 from pipeline.storage import Storage
@@ -115,6 +122,7 @@ def run_recipe(
             raise RecipeError(f"--accept-gate: no stage {stage!r}; {nearest(stage, recipe.stages)}")
     planned = prepare_run(storage, recipe, name=name, overrides=overrides, say=say)
     run, steps = planned.run, planned.steps
+    check_submission(storage, run)
     withdraw_run_stop(storage, run)
     for stage in accept:
         accept_gate(storage, run, stage)
@@ -124,14 +132,19 @@ def run_recipe(
         if not waiting:
             return planned, run_steps(steps, storage, {}, run=run, on_event=display.on_event)
         with ray_session(recipe.runtime), stop_on_signals():
-            preflight(storage, recipe.runtime)
-            outcome = run_steps(
-                steps,
-                storage,
-                executors(recipe),
-                run=run,
-                on_event=display.on_event,
-                retries=recipe.runtime.retries,
-                stop_requested=lambda: signalled() or run_stop_requested(storage, run),
-            )
+            preflight(storage, recipe.runtime, say=display.line)
+            try:
+                outcome = run_steps(
+                    steps,
+                    storage,
+                    executors(recipe),
+                    run=run,
+                    on_event=display.on_event,
+                    retries=recipe.runtime.retries,
+                    stop_requested=lambda: signalled() or run_stop_requested(storage, run),
+                )
+            except Stopped as stop:
+                if run_stop_requested(storage, run):
+                    raise StoppedByRequest(str(stop)) from stop
+                raise
     return planned, outcome

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from curriculum.schema import RuntimeSpec
+from jobs.capacity import Demand, places, shortage
 from pipeline.storage import Storage
 
 
@@ -14,13 +16,61 @@ class PreflightError(ValueError):
     """The cluster cannot run this as asked. Names the key, the value and the fix."""
 
 
-def preflight(storage: Storage, runtime: RuntimeSpec) -> None:
-    """Check the connected Ray cluster against the recipe's runtime. Raises PreflightError."""
+def preflight(
+    storage: Storage, runtime: RuntimeSpec, *, say: Callable[[str], None] = lambda text: None
+) -> None:
+    """Check the connected Ray cluster against the recipe's runtime. Raises PreflightError.
+
+    The nodes of a cluster that RAY_ADDRESS names may still be starting, or be bought only when somebody asks: they are
+    asked for, and waited for `runtime.node_wait_seconds`.
+    """
     import ray
 
-    check_resources(ray.cluster_resources(), runtime)
+    if os.environ.get("RAY_ADDRESS"):
+        _await_nodes(runtime, say)
     nodes = [node for node in ray.nodes() if node["Alive"]]
+    check_resources(ray.cluster_resources(), runtime)
+    check_places(nodes, runtime)
     check_shared_storage(storage, nodes)
+
+
+def training_demand(runtime: RuntimeSpec) -> Demand:
+    """What the training workers need, all at once."""
+    return Demand(count=runtime.num_workers, cpus=runtime.cpus_per_worker, gpus=runtime.gpus_per_worker)
+
+
+def staging_demand(runtime: RuntimeSpec) -> Demand:
+    """The least that staging goes on with: room for one task."""
+    return Demand(count=1, cpus=runtime.staging_cpus_per_task)
+
+
+def _await_nodes(runtime: RuntimeSpec, say: Callable[[str], None]) -> None:
+    import ray
+    from ray.autoscaler.sdk import request_resources
+
+    demand = training_demand(runtime)
+    missing = shortage(ray.nodes(), demand)
+    if missing is None:
+        return
+    say(missing)
+    request_resources(bundles=[demand.bundle] * demand.count)
+    try:
+        give_up = time.monotonic() + runtime.node_wait_seconds
+        while shortage(ray.nodes(), demand) is not None and time.monotonic() < give_up:
+            time.sleep(1.0)
+    finally:
+        request_resources(bundles=[])
+
+
+def check_places(nodes: list[Any], runtime: RuntimeSpec) -> None:
+    """Raise PreflightError when the cluster has enough in all, but not in pieces that hold a worker."""
+    demand = training_demand(runtime)
+    found = places(nodes, demand)
+    if found < demand.count:
+        raise PreflightError(
+            f"runtime.num_workers: {demand} needed, each on one node; the {len(nodes)} nodes have room for {found}; "
+            "lower runtime.num_workers, runtime.cpus_per_worker or runtime.gpus_per_worker"
+        )
 
 
 def check_resources(available: Mapping[str, float], runtime: RuntimeSpec) -> None:
