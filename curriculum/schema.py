@@ -208,6 +208,8 @@ class RuntimeSpec:
     """New attempts at a step after an infrastructure failure (a lost worker, a full disk). Bad input is not retried."""
     node_wait_seconds: float = 600.0
     """How long a run waits at its start for a cluster that is still too small, before it says so and ends."""
+    cluster_grows: bool = False
+    """An autoscaler adds nodes when a step asks for them: a cluster that is too small at the start is only mentioned."""
     threads_per_worker: int = 1
     """CPU threads of a training worker; two are slower than one when cores are shared."""
     local_cpus: int = 2

@@ -21,16 +21,21 @@ def preflight(
 ) -> None:
     """Check the connected Ray cluster against the recipe's runtime. Raises PreflightError.
 
-    The nodes of a cluster that RAY_ADDRESS names may still be starting, or be bought only when somebody asks: they are
-    asked for, and waited for `runtime.node_wait_seconds`.
+    The nodes of a cluster that RAY_ADDRESS names may still be starting: they are waited for `runtime.node_wait_seconds`.
+    One that `runtime.cluster_grows` gets each step's nodes when that step asks; here it is only told what is to come.
     """
     import ray
 
-    if os.environ.get("RAY_ADDRESS"):
-        _await_nodes(runtime, say)
+    missing = shortage(ray.nodes(), training_demand(runtime))
+    if missing is not None and runtime.cluster_grows:
+        say(f"the cluster will have to grow for training: {missing.removeprefix('waiting for a node: ')}")
+    elif missing is not None and os.environ.get("RAY_ADDRESS"):
+        say(missing)
+        _await_nodes(runtime)
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    check_resources(ray.cluster_resources(), runtime)
-    check_places(nodes, runtime)
+    if not runtime.cluster_grows:
+        check_resources(ray.cluster_resources(), runtime)
+        check_places(nodes, runtime)
     check_shared_storage(storage, nodes)
 
 
@@ -44,22 +49,12 @@ def staging_demand(runtime: RuntimeSpec) -> Demand:
     return Demand(count=1, cpus=runtime.staging_cpus_per_task)
 
 
-def _await_nodes(runtime: RuntimeSpec, say: Callable[[str], None]) -> None:
+def _await_nodes(runtime: RuntimeSpec) -> None:
     import ray
-    from ray.autoscaler.sdk import request_resources
 
-    demand = training_demand(runtime)
-    missing = shortage(ray.nodes(), demand)
-    if missing is None:
-        return
-    say(missing)
-    request_resources(bundles=[demand.bundle] * demand.count)
-    try:
-        give_up = time.monotonic() + runtime.node_wait_seconds
-        while shortage(ray.nodes(), demand) is not None and time.monotonic() < give_up:
-            time.sleep(1.0)
-    finally:
-        request_resources(bundles=[])
+    give_up = time.monotonic() + runtime.node_wait_seconds
+    while shortage(ray.nodes(), training_demand(runtime)) is not None and time.monotonic() < give_up:
+        time.sleep(1.0)
 
 
 def check_places(nodes: list[Any], runtime: RuntimeSpec) -> None:

@@ -75,11 +75,11 @@ def submit_remote(
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    task = ray.remote(function).options(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0)
+    options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": 0}
     if not num_cpus and not num_gpus:
         here = ray.get_runtime_context().get_node_id()
-        task = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True))
-    return task.remote(*arguments)
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=True)
+    return ray.remote(function).options(**options).remote(*arguments)
 
 
 def await_remote(

@@ -34,7 +34,12 @@ class RayNode:
 
     def start(self) -> None:
         """Start the node; returns at once."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        # Without our PYTHONPATH: what a node runs of ours must have been shipped to it.
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RAY_") and name != "PYTHONPATH"
+        }
         command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
