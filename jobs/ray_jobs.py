@@ -32,23 +32,28 @@ def submit_run(
 ) -> str:
     """Submit `ncp run` for `run`; returns the submission id, `{run}-a{attempt}`.
 
-    `arguments` follow the recipe on the command line. Raises RecipeError when the cluster does not answer or the
-    code is too large to upload.
+    `arguments` follow the recipe on the command line. Raises RecipeError when the cluster does not answer or
+    take the job, or the code is too large to upload.
     """
     client = job_client(address)
     with staged_code(recipe) as code:
         attempt = claim_submission(storage, run, {"address": address, "from": os.getpid()})
         submission = f"{run}-a{attempt}"
         command = [python or interpreter(address), "-m", "jobs.cli", "run", shipped_name(recipe), *arguments]
-        client.submit_job(
-            entrypoint=shlex.join([*command, "--storage", storage.url]),
-            submission_id=submission,
-            runtime_env={
-                "working_dir": str(code),
-                "env_vars": {**carried_environment(), SUBMISSION_VARIABLE: str(attempt)},
-            },
-            metadata={"run": run, "storage": storage.url},
-        )
+        try:
+            client.submit_job(
+                entrypoint=shlex.join([*command, "--storage", storage.url]),
+                submission_id=submission,
+                runtime_env={
+                    "working_dir": str(code),
+                    "env_vars": {**carried_environment(), SUBMISSION_VARIABLE: str(attempt)},
+                },
+                metadata={"run": run, "storage": storage.url},
+            )
+        except RuntimeError as error:
+            raise RecipeError(
+                f"--address: {address!r} did not take the job ({last_line(error)}); see the cluster's own logs"
+            ) from error
     return submission
 
 
@@ -114,11 +119,17 @@ def job_client(address: str) -> Any:
     try:
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = last_line(error)
         raise RecipeError(
             f"--address: {address!r} does not answer as a Ray job server ({reason}); "
             "give its http:// address, and RAY_AUTH_MODE=token if the cluster asks for one"
         ) from error
+
+
+def last_line(error: Exception) -> str:
+    """What went wrong, out of a message that may hold a whole traceback of the server's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def interpreter(address: str) -> str:

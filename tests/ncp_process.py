@@ -20,7 +20,7 @@ from pipeline.storage import Storage
 
 ROOT = Path(__file__).parent.parent
 SMALL = str(ROOT / "tests" / "small.yaml")
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 
 
 class NcpProcess:

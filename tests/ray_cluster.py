@@ -43,7 +43,12 @@ class RayNode:
         command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
-                [*command, f"--object-store-memory={OBJECT_STORE_BYTES}", *self._options],
+                [
+                    *command,
+                    f"--object-store-memory={OBJECT_STORE_BYTES}",
+                    f"--dashboard-agent-listen-port={free_port()}",  # its default is the same for all of a host
+                    *self._options,
+                ],
                 env={**clean, **self._environment, MARK: self.mark},
                 stdout=log,
                 stderr=log,
@@ -107,8 +112,8 @@ class RayHead(RayNode):
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-        self.address = f"http://127.0.0.1:{_free_port()}"
-        port = _free_port()
+        self.address = f"http://127.0.0.1:{free_port()}"
+        port = free_port()
         self.gcs_address = f"127.0.0.1:{port}"
         temporary = Path("/tmp") / f"ncp-ray-{secrets.token_hex(4)}"  # socket paths must be short
         options = [
@@ -118,6 +123,7 @@ class RayHead(RayNode):
             "--dashboard-host=127.0.0.1",
             f"--dashboard-port={self.address.rpartition(':')[2]}",
             f"--temp-dir={temporary}",
+            f"--ray-client-server-port={free_port()}",
             f"--num-cpus={num_cpus:g}",
         ]
         super().__init__(folder / f"ray-{port}.log", options, self.environment)
@@ -162,7 +168,7 @@ class RayWorker(RayNode):
         return any(node["node_ip"] == self._ip and node["state"] == "ALIVE" for node in self._head.nodes())
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port outside Ray's worker range (10002 to 19999)."""
     while True:
         with socket.socket() as probe:
