@@ -115,6 +115,8 @@ class RayHead(RayNode):
         self.address = f"http://127.0.0.1:{free_port()}"
         port = free_port()
         self.gcs_address = f"127.0.0.1:{port}"
+        client_port = free_port()
+        self.client_address = f"ray://127.0.0.1:{client_port}"
         temporary = Path("/tmp") / f"ncp-ray-{secrets.token_hex(4)}"  # socket paths must be short
         options = [
             "--head",
@@ -123,7 +125,7 @@ class RayHead(RayNode):
             "--dashboard-host=127.0.0.1",
             f"--dashboard-port={self.address.rpartition(':')[2]}",
             f"--temp-dir={temporary}",
-            f"--ray-client-server-port={free_port()}",
+            f"--ray-client-server-port={client_port}",
             f"--num-cpus={num_cpus:g}",
         ]
         super().__init__(folder / f"ray-{port}.log", options, self.environment)

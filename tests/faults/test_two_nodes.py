@@ -21,7 +21,7 @@ from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, step_store, wait_for
 from tests.ray_cluster import RayHead, RayWorker
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
 EVALUATE = "stage1.evaluation.heldout_tokens=4096"
 STAGING, TRAINING, EVALUATING = "ray::Map", "RayTrainWorker", "ray::_evaluate"
 
@@ -73,7 +73,9 @@ def test_a_node_lost_while_it_stages_is_replaced_and_costs_no_attempt(
     with RayWorker(tmp_path, head, ip="127.0.0.3"):
         wait_for(lambda: finished(storage))
     shards = step_store(storage, "shards-stdlib-prose")
-    assert shards is not None and (receipt := shards.receipt()) is not None
+    assert shards is not None
+    receipt = shards.receipt()
+    assert receipt is not None
     assert receipt["attempt"] == 1, "its owner was on the head, so the lost task alone is done again"
     assert_same_trajectory(storage, uninterrupted, STOP)
 
