@@ -59,7 +59,7 @@ def shortage(nodes: Iterable[Mapping[str, Any]], demand: Demand) -> str | None:
 
 
 class WaitingForNodes:
-    """Looks at the cluster every few seconds and tells `say` what is missing, when that changes; "" when nothing is any more."""
+    """Looks at the cluster every few seconds and tells `say` what is missing, and when nothing is any more."""
 
     def __init__(self, demand: Demand, say: Callable[[str], None]):
         self._demand, self._say = demand, say
@@ -75,5 +75,5 @@ class WaitingForNodes:
         self._next = time.monotonic() + LOOK_SECONDS
         missing = shortage(ray.nodes(), self._demand)
         if missing != self._told:
-            self._say(missing or "")
+            self._say(missing or "the cluster is large enough again")
         self._told = missing

@@ -70,16 +70,18 @@ def submit_remote(
 ) -> Any:
     """Start `function(*arguments)` as one Ray task; `await_remote` gives its result.
 
-    The task is not retried by Ray: attempts are counted by the DAG, which knows a user's error from a lost node.
+    The task is not retried by Ray: attempts are counted by the DAG, which knows a user's error from a lost node. Its
+    process is its own and ends with it: memory is given back, and Ray Data's libraries never meet torch's in one process
+    (where oneMKL was seen to find no room for libtorch).
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": 0}
+    options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": 0, "max_calls": 1}
     if not num_cpus and not num_gpus:
         here = ray.get_runtime_context().get_node_id()
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=True)
-    return ray.remote(function).options(**options).remote(*arguments)
+    return ray.remote(**options)(function).remote(*arguments)
 
 
 def await_remote(

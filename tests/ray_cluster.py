@@ -18,10 +18,13 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 START_SECONDS = 120
 MARK = "NCP_TEST_NODE"
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
+AUTOSCALED_HEAD = "f" * 51 + "0" * 5
+"""The name under which Ray's autoscaler for tests knows the head."""
 
 
 class RayNode:
@@ -103,9 +106,12 @@ class RayNode:
 
 
 class RayHead(RayNode):
-    """A head node with a job server at `address`, and a token that `environment` holds."""
+    """A head node with a job server at `address`, and a token that `environment` holds.
 
-    def __init__(self, folder: Path, *, num_cpus: float = 2):
+    `grows_by`: Ray's real autoscaler adds one node of so many CPUs when work asks for it.
+    """
+
+    def __init__(self, folder: Path, *, num_cpus: float = 2, grows_by: int = 0):
         self.token = secrets.token_hex(32)
         self.environment = {
             "RAY_AUTH_MODE": "token",
@@ -128,7 +134,17 @@ class RayHead(RayNode):
             f"--ray-client-server-port={client_port}",
             f"--num-cpus={num_cpus:g}",
         ]
-        super().__init__(folder / f"ray-{port}.log", options, self.environment)
+        environment = dict(self.environment)
+        if grows_by:
+            config = folder / "autoscaler.json"
+            config.write_text(json.dumps(_autoscaler(self.gcs_address, grows_by)))
+            options.append(f"--autoscaling-config={config}")
+            environment |= {
+                "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+                "RAY_FAKE_CLUSTER": "1",
+                "RAY_OVERRIDE_NODE_ID_FOR_TESTING": AUTOSCALED_HEAD,
+            }
+        super().__init__(folder / f"ray-{port}.log", options, environment)
 
     def __enter__(self) -> RayHead:
         self.start()
@@ -168,6 +184,28 @@ class RayWorker(RayNode):
 
     def _known(self) -> bool:
         return any(node["node_ip"] == self._ip and node["state"] == "ALIVE" for node in self._head.nodes())
+
+
+def _autoscaler(gcs_address: str, cpus: int) -> dict[str, Any]:
+    """A cluster-launcher file whose machines are raylets on this one (Ray's own provider for tests)."""
+    worker = {"CPU": cpus, "object_store_memory": OBJECT_STORE_BYTES}
+    return {
+        "cluster_name": "growing",
+        "max_workers": 1,
+        "idle_timeout_minutes": 10,
+        "provider": {
+            "type": "fake_multinode",
+            "gcs_address": gcs_address,
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        "head_node_type": "ray.head.default",
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "worker": {"resources": worker, "node_config": {}, "min_workers": 0, "max_workers": 1},
+        },
+    }
 
 
 def free_port() -> int:
