@@ -55,7 +55,8 @@ def shortage(nodes: Iterable[Mapping[str, Any]], demand: Demand) -> str | None:
     if found >= demand.count:
         return None
     alive = sum(bool(node["Alive"]) for node in nodes)
-    return f"waiting for a node: {demand} needed, {alive} live nodes have room for {found}"
+    living = "1 live node has" if alive == 1 else f"{alive} live nodes have"
+    return f"waiting for a node: {demand} needed, {living} room for {found}"
 
 
 class WaitingForNodes:

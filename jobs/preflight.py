@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -92,7 +93,7 @@ def check_shared_storage(storage: Storage, nodes: list[Any]) -> None:
 
     A directory may be a shared mount, so every other host is asked whether it sees what this one just wrote.
     """
-    hosts = {node["NodeManagerHostname"] for node in nodes}
+    hosts = {socket.gethostname(), *(node["NodeManagerHostname"] for node in nodes)}
     if not storage.local or len(hosts) <= 1:
         return
     import ray
