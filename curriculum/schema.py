@@ -203,6 +203,10 @@ class RuntimeSpec:
     staging_cpus_per_task: float = 0.5
     checkpoint_every_steps: int = 1000
     """Ephemeral milestones: what a crash may cost at most. The newest is kept, and the stage's last for ever."""
+    permanent_checkpoint_every_steps: int = 0
+    """Milestones that are kept for ever, written even between ephemeral ones; 0: only those that a run or stage ends at."""
+    async_checkpoints: bool = True
+    """Write milestones beside the training, from a copy of the state in host memory; false saves that memory."""
     log_every_steps: int = 1
     retries: int = 3
     """New attempts at a step after an infrastructure failure (a lost worker, a full disk). Bad input is not retried."""

@@ -138,6 +138,10 @@ def _check_runtime(recipe: Recipe) -> None:
         "local_cpus",
     ):
         _positive(f"runtime.{name}", getattr(runtime, name))
+    if runtime.permanent_checkpoint_every_steps < 0:
+        raise RecipeError(
+            f"runtime.permanent_checkpoint_every_steps: {runtime.permanent_checkpoint_every_steps} is negative; use 0 for none"
+        )
     for name in ("cpus_per_worker", "staging_cpus_per_task"):
         if not getattr(runtime, name) > 0:
             raise RecipeError(

@@ -40,6 +40,8 @@ class TrainJob:
     micro_batch_size: int
     checkpoint_every_steps: int
     log_every_steps: int
+    permanent_checkpoint_every_steps: int = 0
+    async_checkpoints: bool = True
     threads_per_worker: int = 1
     hang_timeout_seconds: float = 0.0
     wandb_project: str = ""

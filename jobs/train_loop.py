@@ -19,7 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from curriculum.schedule import learning_rate
 from jobs.metric_log import MetricRow, MetricWriter
-from jobs.milestones import load_milestone, save_milestone
+from jobs.milestone_writer import MilestoneWriter
+from jobs.milestones import load_milestone
 from jobs.stability import SkipWindow
 from jobs.stop import attempt_stop_requested
 from jobs.tracking import NoTracker, open_tracker
@@ -41,6 +42,8 @@ CODEBOOK_WINDOWS = 16
 """Windows of the global order, from its start, whose chunks initialise the codebooks."""
 PROGRESS_SECONDS = 1.0
 DIGEST_MODULUS = 2**63
+FINISH_SECONDS = 60.0
+"""After an error: how long the milestone in flight may still take to become complete."""
 
 
 class NonFiniteLoss(ValueError):
@@ -66,8 +69,9 @@ def train(job: TrainJob) -> None:
         packing=job.stage.packing,
     )
     model, optimizers = _build(job)
-    start, stability = _load_state(storage, job, loader, model, optimizers)
-    _Trainer(job, storage, loader, model, optimizers, stability).run(start)
+    milestones = MilestoneWriter(storage, job, model, optimizers)
+    start, stability = _load_state(storage, job, loader, model, optimizers, milestones)
+    _Trainer(job, storage, loader, model, optimizers, stability, milestones).run(start)
 
 
 def _build(job: TrainJob) -> tuple[torch.nn.Module, Optimizers]:
@@ -84,7 +88,12 @@ def _build(job: TrainJob) -> tuple[torch.nn.Module, Optimizers]:
 
 
 def _load_state(
-    storage: Storage, job: TrainJob, loader: WindowLoader, model: torch.nn.Module, optimizers: Optimizers
+    storage: Storage,
+    job: TrainJob,
+    loader: WindowLoader,
+    model: torch.nn.Module,
+    optimizers: Optimizers,
+    milestones: MilestoneWriter,
 ) -> tuple[int, SkipWindow]:
     """The state to start from: this trajectory's newest milestone, the parent stage's final one, or the seed.
 
@@ -105,7 +114,7 @@ def _load_state(
     if job.model.concept.enabled and job.model.concept.codebook_init == "data":
         initialize_codebooks(model, loader.fixed_batch(CODEBOOK_WINDOWS))
     stability = SkipWindow(job.stage.stability)
-    save_milestone(storage, job, 0, model, optimizers, stability.state())
+    milestones.save(0, stability.state())
     return 0, stability
 
 
@@ -120,8 +129,13 @@ class _Trainer:
         model: torch.nn.Module,
         optimizers: Optimizers,
         stability: SkipWindow,
+        milestones: MilestoneWriter,
     ):
         self.stability = stability
+        self.milestones = milestones
+        self.checkpoint_stall = (
+            0.0  # seconds that the loop stood still for the last milestone, until a row tells
+        )
         self.stop_wanted = False  # by rank 0's look at storage
         self.stopping = False  # by all ranks, at the same step
         self.job, self.storage, self.loader = job, storage, loader
@@ -144,6 +158,7 @@ class _Trainer:
             ) as watchdog:
                 self._run(watchdog, start)
         finally:
+            self.milestones.finish(FINISH_SECONDS)
             self.tracker.close()
 
     def _run(self, watchdog: Watchdog, start: int) -> None:
@@ -151,18 +166,29 @@ class _Trainer:
             begun = time.monotonic()
             row = self._step(step)
             row.timing["seconds"] = time.monotonic() - begun
+            row.timing["checkpoint_stall"], self.checkpoint_stall = self.checkpoint_stall, 0.0
             self._record(row)
+            self.milestones.check()
             watchdog.step_taken()
             taken = step + 1
-            if self.stopping or taken == self.job.stop_step or taken % self.job.checkpoint_every_steps == 0:
+            if self._milestone_due(taken):
+                begun = time.monotonic()
                 if self.metrics is not None:
                     self.metrics.close_segment()
-                save_milestone(
-                    self.storage, self.job, taken, self.model, self.optimizers, self.stability.state()
-                )
-                watchdog.step_taken()
+                self.milestones.save(taken, self.stability.state())
+                self.checkpoint_stall = time.monotonic() - begun
             if self.stopping:
-                return
+                break
+        self.milestones.wait()
+
+    def _milestone_due(self, taken: int) -> bool:
+        permanent = self.job.permanent_checkpoint_every_steps
+        return (
+            self.stopping
+            or taken == self.job.stop_step
+            or taken % self.job.checkpoint_every_steps == 0
+            or (permanent > 0 and taken % permanent == 0)
+        )
 
     def _step(self, step: int) -> MetricRow:
         """Optimizer step `step` (0-based) on the whole global batch."""

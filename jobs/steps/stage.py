@@ -79,6 +79,8 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         micro_batch_size=recipe.runtime.micro_batch_size,
         checkpoint_every_steps=recipe.runtime.checkpoint_every_steps,
         log_every_steps=recipe.runtime.log_every_steps,
+        permanent_checkpoint_every_steps=recipe.runtime.permanent_checkpoint_every_steps,
+        async_checkpoints=recipe.runtime.async_checkpoints,
         threads_per_worker=recipe.runtime.threads_per_worker,
         hang_timeout_seconds=recipe.runtime.hang_timeout_seconds,
         wandb_project=recipe.runtime.wandb_project,
