@@ -191,6 +191,16 @@ class StageSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotifySpec:
+    """Whom to tell when a run is done, failed or refused, and of every alert."""
+
+    url: str = ""
+    """A webhook that takes JSON. A secret one belongs into the environment, as NCP_NOTIFY_URL, which is kept nowhere."""
+    command: str = ""
+    """A command line that gets the same JSON on its standard input."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RuntimeSpec:
     """Where and how fast. Never part of an identity."""
 
@@ -222,6 +232,9 @@ class RuntimeSpec:
     """A worker that takes no step for this long is dumped and ended; 0 switches this off."""
     locations: Mapping[str, str] = field(default_factory=dict)
     """Source name -> directory or URL. Builtin sources need none."""
+    notify: NotifySpec = field(default_factory=NotifySpec)
+    alert_dead_codebook_share: float = 0.5
+    """Alert when a larger share of the codewords stays unused."""
     wandb_project: str = ""
     """Empty: no W&B. Otherwise metrics also go there, offline unless an API key is present."""
 

@@ -11,6 +11,7 @@ from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
 from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
+from jobs.notify import Notifier
 from jobs.preflight import preflight
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
@@ -120,7 +121,11 @@ def run_recipe(
         accept_gate(storage, run, stage)
     waiting = [row for row in make_plan(steps, storage) if row.state != "done"]
     say(f"run {run} in {storage.url}: {len(steps)} steps, {len(steps) - len(waiting)} done already")
-    with RunLog(storage, run) as log, RunDisplay(storage, len(steps), keep=log.add) as display:
+    with (
+        RunLog(storage, run) as log,
+        RunDisplay(storage, len(steps), keep=log.add) as display,
+        Notifier(storage, run, steps, recipe.runtime.notify, say=display.line) as notifier,
+    ):
         if not waiting:
             return planned, run_steps(steps, storage, {}, run=run, on_event=display.on_event)
         with ray_session(recipe.runtime), stop_on_signals():
@@ -134,4 +139,5 @@ def run_recipe(
                 retries=recipe.runtime.retries,
                 stop_requested=lambda: signalled() or run_stop_requested(storage, run),
             )
+        notifier.ended(outcome)
     return planned, outcome

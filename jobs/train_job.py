@@ -44,6 +44,7 @@ class TrainJob:
     async_checkpoints: bool = True
     threads_per_worker: int = 1
     hang_timeout_seconds: float = 0.0
+    alert_dead_codebook_share: float = 1.0
     wandb_project: str = ""
     shard_cache_dir: str = ""
     shard_cache_bytes: int = 0

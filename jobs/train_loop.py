@@ -18,10 +18,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from curriculum.schedule import learning_rate
+from jobs.alerts import AlertWatch
 from jobs.metric_log import MetricRow, MetricWriter
-from jobs.milestone_writer import MilestoneWriter
+from jobs.milestone_writer import CheckpointFailed, MilestoneWriter
 from jobs.milestones import load_milestone
-from jobs.stability import SkipWindow
+from jobs.stability import SkipWindow, UnstableTraining
 from jobs.stop import attempt_stop_requested
 from jobs.tracking import NoTracker, open_tracker
 from jobs.train_job import TrainJob
@@ -48,6 +49,14 @@ FINISH_SECONDS = 60.0
 
 class NonFiniteLoss(ValueError):
     """The loss is not a number; nothing after the last milestone was kept."""
+
+
+ALERTED: dict[type[BaseException], str] = {
+    NonFiniteLoss: "non_finite_loss",
+    UnstableTraining: "unstable",
+    CheckpointFailed: "checkpoint_failed",
+}
+"""Errors that end an attempt and that a person should hear of, by the kind of their alert."""
 
 
 def train(job: TrainJob) -> None:
@@ -144,6 +153,15 @@ class _Trainer:
         self.store = StepStore(storage, job.step_key)
         self.metrics = MetricWriter(storage, job.step_key, job.attempt) if self.rank == 0 else None
         self.tracker = open_tracker(job) if self.rank == 0 else NoTracker()
+        self.alerts = AlertWatch(
+            storage,
+            job.step_key,
+            job.attempt,
+            job.run,
+            codebook_entries=job.model.concept.entries if job.model.concept.enabled else 0,
+            dead_codebook_share=job.alert_dead_codebook_share,
+        )
+        self.taken = 0
         self.reported_at = 0.0
         self.started_at = time.monotonic()
         self.first_step = 0
@@ -154,9 +172,13 @@ class _Trainer:
         job = self.job
         try:
             with Watchdog(
-                self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds
+                self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds, job.run
             ) as watchdog:
                 self._run(watchdog, start)
+        except tuple(ALERTED) as error:
+            if self.rank == 0:
+                self.alerts.fail(ALERTED[type(error)], error, self.taken + 1)
+            raise
         finally:
             self.milestones.finish(FINISH_SECONDS)
             self.tracker.close()
@@ -168,6 +190,7 @@ class _Trainer:
             row.timing["seconds"] = time.monotonic() - begun
             row.timing["checkpoint_stall"], self.checkpoint_stall = self.checkpoint_stall, 0.0
             self._record(row)
+            self.taken = step + 1
             self.milestones.check()
             watchdog.step_taken()
             taken = step + 1
@@ -267,6 +290,7 @@ class _Trainer:
         if row.step % self.job.log_every_steps == 0 or row.step == self.job.stop_step:
             self.metrics.add(row)
             self.tracker.log(row)
+            self.alerts.observe(row)
         if time.monotonic() - self.reported_at < PROGRESS_SECONDS and row.step != self.job.stop_step:
             return
         self.reported_at = time.monotonic()

@@ -83,6 +83,7 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         async_checkpoints=recipe.runtime.async_checkpoints,
         threads_per_worker=recipe.runtime.threads_per_worker,
         hang_timeout_seconds=recipe.runtime.hang_timeout_seconds,
+        alert_dead_codebook_share=recipe.runtime.alert_dead_codebook_share,
         wandb_project=recipe.runtime.wandb_project,
         shard_cache_dir=recipe.runtime.shard_cache_dir,
         shard_cache_bytes=recipe.runtime.shard_cache_bytes,
