@@ -19,11 +19,13 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from curriculum.schedule import learning_rate
 from jobs.alerts import AlertWatch
+from jobs.batch_check import check_ids
 from jobs.metric_log import MetricRow, MetricWriter
 from jobs.milestone_writer import CheckpointFailed, MilestoneWriter
 from jobs.milestones import load_milestone
+from jobs.preemption import PreemptionNotice
 from jobs.stability import SkipWindow, UnstableTraining
-from jobs.stop import attempt_stop_requested
+from jobs.stop import attempt_stop_requested, request_preemption
 from jobs.tracking import NoTracker, open_tracker
 from jobs.train_job import TrainJob
 from jobs.watchdog import Watchdog
@@ -171,9 +173,12 @@ class _Trainer:
         self.model.train()
         job = self.job
         try:
-            with Watchdog(
-                self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds, job.run
-            ) as watchdog:
+            with (
+                PreemptionNotice(self._preempted),
+                Watchdog(
+                    self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds, job.run
+                ) as watchdog,
+            ):
                 self._run(watchdog, start)
         except tuple(ALERTED) as error:
             if self.rank == 0:
@@ -182,6 +187,11 @@ class _Trainer:
         finally:
             self.milestones.finish(FINISH_SECONDS)
             self.tracker.close()
+
+    def _preempted(self, reason: str) -> None:
+        request_preemption(
+            self.storage, self.job.step_key, self.job.attempt, f"{reason} of the worker of rank {self.rank}"
+        )
 
     def _run(self, watchdog: Watchdog, start: int) -> None:
         for step in range(start, self.job.stop_step):
@@ -219,6 +229,7 @@ class _Trainer:
         begun = time.monotonic()
         batches = self.loader.batch(step, self.rank, self.world_size, job.micro_batch_size)
         waited = time.monotonic() - begun
+        check_ids(self.loader, batches, step, self.rank, self.world_size, job.model.vocab_size)
         denominators, digest = self._global_counts(batches)
         sums = torch.zeros(4, dtype=torch.float64, device=job.device)
         concept = job.model.concept

@@ -15,7 +15,7 @@ from curriculum.tokens import tokens_before
 from jobs.gates import accepted_gate, check_gate
 from jobs.metric_log import read_metrics
 from jobs.ray_session import await_remote, submit_remote
-from jobs.stop import attempt_stop_requested, request_attempt_stop, signalled
+from jobs.stop import attempt_stop_requested, preemption_reason, request_attempt_stop, signalled
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
 from pipeline.dag.runner import StepContext, Stopped
@@ -46,11 +46,21 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
         give_up = time.monotonic() + STOP_GRACE_SECONDS
         await_remote(task, patience=lambda: time.monotonic() < give_up)
-    if not context.store.done(context.step) and attempt_stop_requested(
-        context.storage, job.step_key, job.attempt
-    ):
-        raise Stopped("stopped on request")
+    except WorkerLost as error:
+        _raise_preempted(context.storage, job, error)
+        raise
+    if not context.store.done(context.step):
+        _raise_preempted(context.storage, job, None)
+        if attempt_stop_requested(context.storage, job.step_key, job.attempt):
+            raise Stopped("stopped on request")
     return {}
+
+
+def _raise_preempted(storage: Storage, job: TrainJob, cause: WorkerLost | None) -> None:
+    """Tell the runner that a machine was taken away, if it was: also when it went before the milestone was complete."""
+    reason = preemption_reason(storage, job.step_key, job.attempt)
+    if reason is not None:
+        raise WorkerLost(f"preempted: {reason}" + (f"; {cause}" if cause else "")) from cause
 
 
 def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
