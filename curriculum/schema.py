@@ -119,9 +119,11 @@ class InitSpec:
     """Where a stage's weights come from. Without `from_` they are drawn from the stage's seed."""
 
     from_: str | None = None
-    """Name of an earlier stage; its milestone at its stop is loaded. Written `from:` in YAML."""
+    """Name of an earlier stage, whose milestone at its stop is loaded; or a checkpoint from outside the run: a name whose
+    place is in `runtime.locations`, or the place itself (`jobs.initial_checkpoint`). Written `from:` in YAML."""
     load: str = "weights+optimizer"
-    """`weights`, or `weights+optimizer` (OLMo 3's transition). Step, data position and seed are the stage's own."""
+    """`weights`, or `weights+optimizer` (OLMo 3's transition): step and data position start anew. `full` goes on at the
+    parent's step, data position and skip window, under the stage's own schedule. The seed is always the stage's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +233,7 @@ class RuntimeSpec:
     hang_timeout_seconds: float = 1800.0
     """A worker that takes no step for this long is dumped and ended; 0 switches this off."""
     locations: Mapping[str, str] = field(default_factory=dict)
-    """Source name -> directory or URL. Builtin sources need none."""
+    """Name of a source, or of a checkpoint that a stage starts from -> directory or URL. Builtin sources need none."""
     notify: NotifySpec = field(default_factory=NotifySpec)
     alert_dead_codebook_share: float = 0.5
     """Alert when a larger share of the codewords stays unused."""

@@ -27,8 +27,8 @@ REPORT = "report"
 def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
     """All steps of `recipe`, in an order in which they can run.
 
-    `pins` maps a source to the digest of its content; a source that is missing there is not pinned yet, and every step
-    that hangs on it has no fingerprint.
+    `pins` maps a source, or a checkpoint from outside that a stage starts from, to the digest of its content; what is
+    missing there is not pinned yet, and every step that hangs on it has no fingerprint.
     """
     tokenizer = _tokenizer_step(recipe, pins)
     steps = [tokenizer]
@@ -40,11 +40,12 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
     stages: dict[str, Step] = {}
     evaluations: list[Step] = []
     for name, stage in recipe.stages.items():
-        stages[name] = _stage_step(recipe, name, stages, shards, tuple(step.name for step in evaluations))
+        after = tuple(step.name for step in evaluations)
+        stages[name] = _stage_step(recipe, name, stages, shards, after, pins)
         steps.append(stages[name])
         if not wants_evaluation(stage):
             continue
-        if not evaluations:
+        if not evaluations and stage.init.load != "full":
             untrained = replace(stage.evaluation, suites=())
             evaluations.append(_evaluation_step(UNTRAINED, stages[name], 0, stage, untrained, shards))
             steps.append(evaluations[-1])
@@ -160,11 +161,14 @@ def _stage_step(
     stages: Mapping[str, Step],
     shards: Mapping[str, Step],
     after: tuple[str, ...],
+    pins: Mapping[str, str],
 ) -> Step:
     stage = recipe.stages[name]
     parent = stage.init.from_
     if parent is None:
         init: dict[str, Any] = {"seed": stage.seed}
+    elif parent not in stages:
+        init = {"content": pins.get(parent, UNKNOWN), "load": stage.init.load}
     else:
         init = {
             "from": stages[parent].fingerprint,
@@ -193,7 +197,7 @@ def _stage_step(
         },
         needs=(
             *(shards[source].name for source in sorted(stage.mixture)),
-            *((parent,) if parent is not None else ()),
+            *((parent,) if parent is not None and parent in stages else ()),
         ),
         after=after,
         milestone=stage_steps(stage),

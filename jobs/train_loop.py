@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from curriculum.schedule import learning_rate
 from jobs.alerts import AlertWatch
 from jobs.batch_check import check_ids
+from jobs.load_initial import load_initial
 from jobs.metric_log import MetricRow, MetricWriter
 from jobs.milestone_writer import CheckpointFailed, MilestoneWriter
 from jobs.milestones import load_milestone
@@ -118,15 +120,24 @@ def _load_state(
         marker = load_milestone(storage, job.step_key, newest[0], model, optimizers)
         return newest[0], SkipWindow(job.stage.stability, marker["stability"])
     if job.parent is not None:
-        carried = optimizers if job.parent.load == "weights+optimizer" else None
-        load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
-        return 0, SkipWindow(job.stage.stability)
+        carried = None if job.parent.load == "weights" else optimizers
+        marker = load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
+        return job.first_step, _window(job, marker)
+    if job.initial is not None:
+        window = _window(job, load_initial(job.initial, job.stage.init.load, job.model, model, optimizers))
+        milestones.save(job.first_step, window.state())
+        return job.first_step, window
     initialize_weights(model, job.model, job.stage.seed)
     if job.model.concept.enabled and job.model.concept.codebook_init == "data":
         initialize_codebooks(model, loader.fixed_batch(CODEBOOK_WINDOWS))
     stability = SkipWindow(job.stage.stability)
     milestones.save(0, stability.state())
     return 0, stability
+
+
+def _window(job: TrainJob, marker: dict[str, Any]) -> SkipWindow:
+    """The skip rule's window at a stage's start: empty, unless the stage goes on where its parent stood."""
+    return SkipWindow(job.stage.stability, marker["stability"] if job.stage.init.load == "full" else None)
 
 
 class _Trainer:

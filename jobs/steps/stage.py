@@ -11,8 +11,9 @@ import time
 from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
-from curriculum.tokens import tokens_before
+from curriculum.tokens import root_stage, tokens_before
 from jobs.gates import accepted_gate, check_gate
+from jobs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
 from jobs.metric_log import read_metrics
 from jobs.ray_session import await_remote, submit_remote
 from jobs.stop import attempt_stop_requested, preemption_reason, request_attempt_stop, signalled
@@ -69,7 +70,8 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
     stage = recipe.stages[name]
     assert context.step.milestone is not None
     parent = None
-    if stage.init.from_ is not None:
+    initial = _outside(recipe, context, name)
+    if stage.init.from_ is not None and stage.init.from_ in recipe.stages:
         origin = context.steps[stage.init.from_]
         assert origin.milestone is not None
         parent = Parent(stage=origin.name, step_key=origin.key, step=origin.milestone, load=stage.init.load)
@@ -84,7 +86,8 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         precision=recipe.precision,
         shards={source: context.steps[f"shards-{source}"].key for source in sorted(stage.mixture)},
         parent=parent,
-        tokens_before=tokens_before(recipe, name),
+        initial=initial,
+        tokens_before=_tokens_outside(recipe, context, name) + tokens_before(recipe, name),
         stop_step=context.step.milestone,
         micro_batch_size=recipe.runtime.micro_batch_size,
         checkpoint_every_steps=recipe.runtime.checkpoint_every_steps,
@@ -99,6 +102,24 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         shard_cache_bytes=recipe.runtime.shard_cache_bytes,
         device="cuda" if recipe.runtime.gpus_per_worker else "cpu",
     )
+
+
+def _outside(recipe: Recipe, context: StepContext, name: str) -> InitialCheckpoint | None:
+    """The checkpoint from outside that a stage starts from, as it was pinned."""
+    location = initial_names(recipe).get(recipe.stages[name].init.from_ or "")
+    if location is None:
+        return None
+    return load_pinned(context.storage, recipe.stages[name].init.from_ or "", location)
+
+
+def _tokens_outside(recipe: Recipe, context: StepContext, name: str) -> int:
+    """Tokens of the checkpoint from outside that the stage's line began with."""
+    root = root_stage(recipe, name)
+    initial = _outside(recipe, context, root)
+    if initial is None:
+        return 0
+    goes_on = recipe.stages[root].init.load == "full"
+    return initial.tokens_total - (initial.tokens_in_stage if goes_on else 0)
 
 
 def _pass_gate(recipe: Recipe, context: StepContext, parent: Parent) -> None:
