@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from jobs.monitor_commands import console
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
+from jobs.terminal import out, say
 from pipeline.storage import Storage
 
 
@@ -65,12 +65,12 @@ def compare(
     if as_json:
         print(json.dumps({"by": by.value, **found.record()}, indent=1))
     else:
-        print_comparison(console(), found, by.value)
+        print_comparison(out, found, by.value)
     if to is not None:
         runs = [run_report(opened, run) for run in dict.fromkeys([*sides[0], *sides[1]])]
         to.write_text(render_page(runs, comparison_views(found, by.value), found.notes))
         if not as_json:
-            print(to)
+            say(str(to))
 
 
 def _runs(listed: str | None, repeated: list[str] | None) -> list[str]:

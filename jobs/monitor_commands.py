@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from jobs.evaluation_table import evaluation_rows
 from jobs.exit_codes import USAGE
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.run_overview import run_overview
-from jobs.runs import list_runs, read_run
-from jobs.status_view import print_heldout, print_run, print_run_list
+from jobs.runs import list_runs
+from jobs.status_view import print_run, print_run_list
+from jobs.terminal import out, print_evaluations, say
 from pipeline.storage import Storage
 
-PLAIN_WIDTH = 160
-"""Columns of a table that is written to a file or a pipe, where nobody's terminal sets them."""
 WATCH_SECONDS = 2.0
 
 
@@ -34,7 +31,7 @@ def status(
     watch: Annotated[bool, typer.Option(help="Refresh every two seconds until the run is over.")] = False,
 ) -> None:
     """Where it is, read from storage alone. Example: ncp status demo-1a2b3c --watch"""
-    out, opened = console(), Storage(storage)
+    opened = Storage(storage)
     while True:
         overviews = [run_overview(opened, name) for name in ([run] if run else list_runs(opened))]
         if as_json:
@@ -80,7 +77,7 @@ def dashboard(
             "Prefer loopback and an SSH tunnel: ssh -L 8300:127.0.0.1:8300 HOST",
             file=sys.stderr,
         )
-    print(f"{server.url}  (Ctrl-C ends it)", flush=True)
+    say(f"{server.url}  (Ctrl-C ends it)")
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()
 
@@ -97,20 +94,16 @@ def report(
     from jobs.report.page import render_page
     from jobs.run_report import run_report
 
-    opened, out = Storage(storage), console()
+    opened = Storage(storage)
     runs = list(dict.fromkeys(runs))
     comparisons, notes = first_against_others(opened, runs)
     page = render_page([run_report(opened, run) for run in runs], comparisons, notes).encode()
     if len(runs) == 1:
-        print_heldout(out, evaluation_rows(opened, read_run(opened, runs[0])))
+        print_evaluations(opened, runs[0])
     if to is not None:
         to.write_bytes(page)
-        print(to)
+        say(str(to))
         return
     key = f"runs/{runs[0]}/{'report' if len(runs) == 1 else 'report-' + '-'.join(runs[1:])[:120]}.html"
     opened.write_bytes(key, page)
-    print(opened.uri(key))
-
-
-def console() -> Console:
-    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    say(opened.uri(key))

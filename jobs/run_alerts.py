@@ -1,6 +1,6 @@
-"""What a reader of a run must not miss: failures, silence, and the alerts that training wrote beside its step.
+"""What a reader of a run must not miss: failures, silence, and the alerts that training wrote (`jobs.alerts`).
 
-A step's alerts are JSON objects below `{step}/alerts/`: `{kind, message, step, at}`, where `step` is the optimizer step.
+An attempt's error is a warning once the step goes on or is done: somebody should know, but nothing stands still.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobs.alerts import alert_keys, read_alert
 from jobs.status import StepStatus, duration
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
@@ -67,21 +68,19 @@ def _step_alerts(storage: Storage, step: StepStatus) -> list[RunAlert]:
 
 
 def _written(storage: Storage, step: StepStatus) -> list[RunAlert]:
-    names = [name for name in storage.children(f"{step.key}/alerts") if name.endswith(".json")]
-    alerts = []
-    for name in names[-NEWEST:]:
-        record = storage.read_json(f"{step.key}/alerts/{name}")
-        alerts.append(
-            RunAlert(
-                severity=record.get("severity", "warning"),
-                kind=str(record["kind"]),
-                message=str(record["message"]),
-                name=step.name,
-                step=record.get("step"),
-                at=record.get("at"),
-            )
+    keys = alert_keys(storage, step.key)
+    alerts = [
+        RunAlert(
+            severity="warning" if step.state in ("done", "running") else alert.severity,
+            kind=alert.kind,
+            message=alert.message,
+            name=step.name,
+            step=alert.step,
+            at=alert.at,
         )
-    if len(names) > NEWEST:
-        message = f"{len(names) - NEWEST:,} earlier alerts are in {storage.uri(step.key)}/alerts"
+        for alert in (read_alert(storage, key) for key in keys[-NEWEST:])
+    ]
+    if len(keys) > NEWEST:
+        message = f"{len(keys) - NEWEST:,} earlier alerts are in {storage.uri(step.key)}/alerts"
         alerts.append(RunAlert(severity="info", kind="more", message=message, name=step.name))
     return alerts

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobs.evaluation_table import TableRow
 from jobs.run_alerts import RunAlert
 from jobs.run_overview import EvaluationStatus, RunOverview, StageStatus
 from jobs.status import StepStatus, duration
@@ -78,22 +77,6 @@ def curriculum_bar(stages: Sequence[StageStatus], width: int = BAR_WIDTH) -> str
         filled = columns * stage.tokens_done // max(stage.tokens_budget, 1)
         cells.append("#" * filled + "." * (columns - filled))
     return f"[{'|'.join(cells)}]"
-
-
-def print_heldout(out: Console, rows: Sequence[TableRow]) -> None:
-    """The closing table of a run: held-out bits per byte by source and mixture; nothing without any."""
-    rows = [row for row in rows if row.sources]
-    if not rows:
-        return
-    table = Table(title="held-out bits per byte", title_justify="left")
-    sources, stages = list(rows[0].sources), list(rows[0].mixtures)
-    table.add_column("", no_wrap=True)
-    for header in [*sources, *(f"{stage} mixture" for stage in stages)]:
-        table.add_column(header, justify="right")
-    for row in rows:
-        values = [row.sources[source] for source in sources] + [row.mixtures[stage] for stage in stages]
-        table.add_row(row.label, *("-" if value is None else f"{value:.4f}" for value in values))
-    out.print(table)
 
 
 def _print_curriculum(out: Console, overview: RunOverview) -> None:

@@ -10,6 +10,7 @@ import time
 import pytest
 from rich.console import Console
 
+from jobs.alerts import Alert, write_alert
 from jobs.run_overview import RunOverview, run_overview
 from jobs.status_view import curriculum_bar, print_run, print_run_list
 from pipeline.dag.store import StepStore
@@ -35,10 +36,9 @@ def _running(storage: Storage) -> None:
         evaluations={"stage1": {"arc_easy_rc_0shot": 0.5, "sciq_rc_0shot": 0.3, "copa": 0.7}},
     )
     lease(storage, steps["stage2"].key, "r", alive=True)
-    storage.write_json(
-        f"{steps['stage2'].key}/alerts/000000012-loss_spike.json",
-        {"kind": "loss_spike", "message": "loss 9.1 is 7 sigma above its window", "step": 12, "at": 1.0},
-    )
+    message = "loss 9.1 is 7 sigma above its window"
+    alert = Alert(kind="loss_spike", severity="warning", message=message, step=12, attempt=1, run="r", at=1.0)
+    write_alert(storage, steps["stage2"].key, alert)
 
 
 def _text(overview: RunOverview) -> str:

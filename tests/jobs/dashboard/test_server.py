@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.alerts import Alert, write_alert
 from jobs.dashboard.hosts import host_allowed, is_loopback
 from jobs.dashboard.server import DashboardServer
 from jobs.dashboard.site import Site
@@ -167,7 +168,8 @@ def test_what_storage_holds_is_escaped(server: DashboardServer, storage: Storage
     storage.write_bytes("runs/r/log/000001/000000.txt", f"{EVIL}</pre><script>alert(2)</script>\n".encode())
     key = steps["stage2"].key
     storage.write_json(f"{key}/failures/000001.json", {"error": EVIL, "class": EVIL, "at": 0})
-    storage.write_json(f"{steps['stage1'].key}/alerts/1.json", {"kind": EVIL, "message": EVIL, "step": 1, "at": 0})  # fmt: skip
+    alert = Alert(kind="loss_spike", severity=EVIL, message=EVIL, step=1, attempt=1, run="r", at=0.0)
+    write_alert(storage, steps["stage1"].key, alert)
     receipt = f"{steps['stage1-eval'].key}/receipt.json"
     quoted = json.dumps(EVIL)[1:-1].encode()
     storage.write_bytes(receipt, storage.read_bytes(receipt).replace(b"stdlib-code", quoted))
