@@ -99,6 +99,6 @@ def test_help_lists_the_commands_and_each_has_an_example() -> None:
     from jobs.cli import app
 
     commands = get_command(app).commands  # type: ignore[attr-defined]
-    assert {"plan", "run", "status", "report", "assets"} <= set(commands)
-    for name in ("plan", "run", "status", "assets"):
+    assert {"plan", "run", "status", "dashboard", "report", "compare", "assets"} <= set(commands)
+    for name in ("plan", "run", "status", "dashboard", "report", "compare", "assets"):
         assert f"ncp {name}" in (commands[name].help or "")
