@@ -11,7 +11,7 @@ from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
 from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
-from jobs.preflight import preflight
+from jobs.preflight import preflight, preflight_costs
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run
@@ -125,6 +125,7 @@ def run_recipe(
             return planned, run_steps(steps, storage, {}, run=run, on_event=display.on_event)
         with ray_session(recipe.runtime), stop_on_signals():
             preflight(storage, recipe.runtime)
+            preflight_costs(storage, recipe, say=display.line)
             outcome = run_steps(
                 steps,
                 storage,

@@ -45,4 +45,9 @@ class TrainJob:
     wandb_project: str = ""
     shard_cache_dir: str = ""
     shard_cache_bytes: int = 0
+    shard_size: int = 0
+    activation_checkpointing: bool = False
+    compile: bool = False
+    compile_backend: str = "inductor"
+    peak_flops_per_worker: float = 0.0
     device: str = "cpu"

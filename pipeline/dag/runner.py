@@ -36,6 +36,10 @@ class Blocked(Exception):
     """What the executor's rule asks for is not there to be judged. As Refused, but the run has failed, not been refused."""
 
 
+class Preempted(RuntimeError):
+    """The machine was taken away, or given up for another. A new attempt goes on, and it costs no retry."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepContext:
     """What an executor is given."""
@@ -169,6 +173,8 @@ def _complete(
             kind = "refused" if refused else "blocked"
             on_event(Event(kind=kind, step=step, detail=str(error), attempt=lease.number))
             return Failure(message=str(error), refused=refused)
+        except Preempted as error:
+            on_event(Event(kind="retrying", step=step, detail=str(error), attempt=lease.number))
         except Exception as error:
             failures += 1
             message = one_line(error)
