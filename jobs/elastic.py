@@ -63,6 +63,7 @@ def free_resources() -> list[Mapping[str, float]]:
 def choose_workers(
     runtime: RuntimeSpec,
     *,
+    reserved: int = 0,
     free: FreeResources = free_resources,
     stop: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda text: None,
@@ -71,13 +72,13 @@ def choose_workers(
     """The number of workers of an attempt that starts now; None when `stop` says so first.
 
     The maximum at once if there is room for it; after `settle` seconds whatever there is room for; below the minimum it
-    waits, and says so once.
+    waits, and says so once. Room for `reserved` workers is left to others (an evaluation beside training).
     """
     if not is_elastic(runtime):
         return runtime.max_workers
     begun, said = time.monotonic(), False
     while not stop():
-        room = places(free(), worker_resources(runtime))
+        room = max(0, places(free(), worker_resources(runtime)) - reserved)
         count, waited = worker_count(room, runtime), time.monotonic() - begun
         if count == worker_count(runtime.max_workers, runtime) or (count and waited >= settle):
             return count
@@ -93,8 +94,15 @@ def choose_workers(
 class Growth:
     """Whether a running attempt of `workers` should make way for a larger one."""
 
-    def __init__(self, runtime: RuntimeSpec, workers: int, *, free: FreeResources = free_resources):
-        self._runtime, self._workers, self._free = runtime, workers, free
+    def __init__(
+        self,
+        runtime: RuntimeSpec,
+        workers: int,
+        *,
+        reserved: int = 0,
+        free: FreeResources = free_resources,
+    ):
+        self._runtime, self._workers, self._reserved, self._free = runtime, workers, reserved, free
         self._looked = time.monotonic()
         self._seen = 0
         self.wanted = 0
@@ -106,7 +114,8 @@ class Growth:
         if self.wanted or not due or self._workers >= self._runtime.max_workers:
             return self.wanted > 0
         self._looked = time.monotonic()
-        room = self._workers + places(self._free(), worker_resources(self._runtime))
+        free = places(self._free(), worker_resources(self._runtime)) - self._reserved
+        room = self._workers + max(0, free)
         more = worker_count(room, self._runtime)
         if more > self._workers and self._seen > self._workers:
             self.wanted = min(more, self._seen)

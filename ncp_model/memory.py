@@ -1,7 +1,7 @@
 """Bytes that one training step needs on one rank, from the specification alone. Pure arithmetic without torch.
 
 Weights, gradients and optimizer state are exact up to padding of shards. Activations are an estimate: elements kept per token
-and block, fitted to docs/benchmarks/model.md (within 10 % there), so a refusal should leave it some room.
+and block, fitted to docs/benchmarks/model.md (within 6 % there), so a refusal should leave it some room.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from curriculum.schema import Recipe, RuntimeSpec
 from curriculum.tokens import tokens_before
 from jobs.elastic import Growth, choose_workers, is_elastic, worker_resources
 from jobs.gates import accepted_gate, check_gate
+from jobs.graph import evaluates_beside
 from jobs.metric_log import read_metrics
 from jobs.ray_session import await_remote, submit_remote
 from jobs.stop import attempt_stop_requested, request_attempt_stop, signalled
@@ -41,12 +42,16 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         _pass_gate(recipe, context, job.parent)
     _check_supply(context.storage, job)
     write_transition(context.storage, job, context.store.newest_milestone(job.stop_step))
+    reserved = 1 if evaluates_beside(recipe) else 0
     workers = choose_workers(
-        recipe.runtime, stop=signalled, say=lambda text: context.report_progress(note=text)
+        recipe.runtime,
+        reserved=reserved,
+        stop=signalled,
+        say=lambda text: context.report_progress(note=text),
     )
     if workers is None:
         raise Stopped("stopped while waiting for room")
-    growth = Growth(recipe.runtime, workers)
+    growth = Growth(recipe.runtime, workers, reserved=reserved)
     task = submit_remote(_fit, job, recipe.runtime, workers)
     try:
         await_remote(task, patience=lambda: not signalled() and not growth.look())
