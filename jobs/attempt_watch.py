@@ -5,6 +5,7 @@ Each look costs tens of milliseconds on object storage, so it is not taken in a 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +21,8 @@ WATCH_SECONDS = 1.0
 class AttemptWatch:
     """A thread that writes the newest progress and asks for stop requests and later leases every second.
 
-    A look that fails (storage is away for a moment) is kept in `error` until one succeeds; the next look tries again, and
-    whether training can go on is decided where a milestone is written.
+    A look that fails (storage is away for a moment) is taken again a second later: whether training can go on without
+    storage is decided where a milestone is written, not here.
     """
 
     def __init__(self, storage: Storage, step_key: str, attempt: int):
@@ -32,7 +33,6 @@ class AttemptWatch:
         self._written: Mapping[str, Any] | None = None
         self.stop_wanted = False
         self.superseded = False
-        self.error: OSError | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="attempt-watch", daemon=True)
         self._thread.start()
@@ -42,22 +42,22 @@ class AttemptWatch:
         self._progress = record
 
     def close(self) -> None:
-        """Write the last progress and end the thread. Raises OSError if that could not be written."""
+        """End the thread, with one last look."""
         self._over.set()
         self._thread.join()
-        self._write_progress()
+        self._look()
 
     def _watch(self) -> None:
         while not self._over.wait(WATCH_SECONDS):
-            try:
-                self.superseded = self.superseded or self._book.highest() != self._attempt
-                self.stop_wanted = self.stop_wanted or attempt_stop_requested(
-                    self._store.storage, self._store.key, self._attempt
-                )
-                self._write_progress()
-                self.error = None
-            except OSError as error:
-                self.error = error
+            self._look()
+
+    def _look(self) -> None:
+        with contextlib.suppress(Exception):  # whatever the store's client raises when it cannot be reached
+            self.superseded = self.superseded or self._book.highest() != self._attempt
+            self.stop_wanted = self.stop_wanted or attempt_stop_requested(
+                self._store.storage, self._store.key, self._attempt
+            )
+            self._write_progress()
 
     def _write_progress(self) -> None:
         record = self._progress

@@ -12,7 +12,8 @@ from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
 from jobs.graph import build_graph, evaluates_beside, run_name, tokenizer_sources, used_sources
-from jobs.preflight import cluster_capacity, preflight, preflight_costs
+from jobs.preflight import cluster_capacity, preflight
+from jobs.preflight_costs import preflight_costs
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run

@@ -1,6 +1,6 @@
 """Bytes that one training step needs on one rank, from the specification alone. Pure arithmetic without torch.
 
-Weights, gradients and optimizer state are exact up to padding of shards. Activations are an estimate: elements kept per token
+Weights, gradients and optimizer state are right to a part in a thousand (vectors of the blocks count as Muon's). Activations are an estimate: elements kept per token
 and block, fitted to docs/benchmarks/model.md (within 6 % there), so a refusal should leave it some room.
 """
 
