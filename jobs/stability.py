@@ -43,16 +43,20 @@ class SkipWindow:
         self._skips = self._skips + skip
         return skip
 
+    @property
+    def skips(self) -> int:
+        """Steps that were skipped as outliers so far in the stage. Waits for the device."""
+        return int(self._skips)
+
     def check(self) -> None:
         """Raise UnstableTraining after too many skips. Waits for the device."""
-        skips = int(self._skips)
-        if 0 < self.spec.max_skips < skips:
+        if 0 < self.spec.max_skips < self.skips:
             raise UnstableTraining(
-                f"stability.max_skips: {skips} steps were skipped, more than {self.spec.max_skips}; "
+                f"stability.max_skips: {self.skips} steps were skipped, more than {self.spec.max_skips}; "
                 "lower optimizer.lr, look at the data of these steps, or raise the bound"
             )
 
     def state(self) -> dict[str, Any]:
         """Plain values for the milestone's marker. Waits for the device."""
         losses, grad_norms = self._seen.tolist()
-        return {"losses": losses, "grad_norms": grad_norms, "skips": int(self._skips)}
+        return {"losses": losses, "grad_norms": grad_norms, "skips": self.skips}

@@ -171,6 +171,7 @@ class StepTaker:
             "grad_norm": total,
             **{f"grad_norm.{name}": norm for name, norm in zip(self.optimizers.groups, groups, strict=True)},
             "skipped": int(result.skipped),
+            "skips": self.stability.skips,
             "batch_digest": f"{result.counts.digest:016x}",
             **(result.usage.compute() if result.usage is not None else {}),
             **{
