@@ -14,36 +14,23 @@ every 20 s, and waits 60 s for workers that cannot be placed: 70 s were measured
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from curriculum.schema import RuntimeSpec
+from jobs.capacity import places
+from jobs.preflight import training_demand
 
 SETTLE_SECONDS = 10.0
 """How long an attempt waits for what the one before held, or for a lost node to be struck off, before it takes less."""
 POLL_SECONDS = 0.5
-ROUNDING = 1e-6
 
-FreeResources = Callable[[], Iterable[Mapping[str, float]]]
+FreeResources = Callable[[], Sequence[Mapping[str, Any]]]
+"""Living nodes as `ray.nodes()` lists them, with what is free as their `Resources`."""
 
 
 def is_elastic(runtime: RuntimeSpec) -> bool:
     return runtime.min_workers < runtime.max_workers
-
-
-def worker_resources(runtime: RuntimeSpec) -> dict[str, float]:
-    """What one worker asks of its node."""
-    resources = {"CPU": runtime.cpus_per_worker}
-    if runtime.gpus_per_worker:
-        resources["GPU"] = runtime.gpus_per_worker
-    return resources
-
-
-def places(nodes: Iterable[Mapping[str, float]], worker: Mapping[str, float]) -> int:
-    """How many workers fit, each whole on one node."""
-    return sum(
-        min(int(node.get(name, 0.0) / amount + ROUNDING) for name, amount in worker.items() if amount > 0)
-        for node in nodes
-    )
 
 
 def worker_count(room: int, runtime: RuntimeSpec) -> int:
@@ -53,11 +40,12 @@ def worker_count(room: int, runtime: RuntimeSpec) -> int:
     return count if count >= runtime.min_workers else 0
 
 
-def free_resources() -> list[Mapping[str, float]]:
+def free_resources() -> list[Mapping[str, Any]]:
     """What every living node has free at this moment."""
     import ray._private.state  # Ray has no public call that tells it by node
 
-    return list(ray._private.state.available_resources_per_node().values())
+    free = ray._private.state.available_resources_per_node()
+    return [{"Alive": True, "Resources": resources} for resources in free.values()]
 
 
 def choose_workers(
@@ -72,16 +60,18 @@ def choose_workers(
     """The number of workers of an attempt that starts now; None when `stop` says so first.
 
     The maximum at once if there is room for it; after `settle` seconds whatever there is room for; below the minimum it
-    waits, and says so once. Room for `reserved` workers is left to others (an evaluation beside training).
+    waits, and says so once; of a cluster that grows by itself it asks for the minimum, so that it does. Room for `reserved` workers is left to others (an evaluation beside training).
     """
     if not is_elastic(runtime):
         return runtime.max_workers
     begun, said = time.monotonic(), False
     while not stop():
-        room = max(0, places(free(), worker_resources(runtime)) - reserved)
+        room = max(0, places(free(), training_demand(runtime)) - reserved)
         count, waited = worker_count(room, runtime), time.monotonic() - begun
         if count == worker_count(runtime.max_workers, runtime) or (count and waited >= settle):
             return count
+        if not count and waited >= settle and runtime.cluster_grows:
+            return runtime.min_workers
         if not count and waited >= settle and not said:
             say(
                 f"waiting for room: {runtime.min_workers} workers are the least, the cluster has room for {room}"
@@ -114,7 +104,7 @@ class Growth:
         if self.wanted or not due or self._workers >= self._runtime.max_workers:
             return self.wanted > 0
         self._looked = time.monotonic()
-        free = places(self._free(), worker_resources(self._runtime)) - self._reserved
+        free = places(self._free(), training_demand(self._runtime)) - self._reserved
         room = self._workers + max(0, free)
         more = worker_count(room, self._runtime)
         if more > self._workers and self._seen > self._workers:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
-from jobs.elastic import places, worker_resources
-from jobs.preflight import PreflightError
+from jobs.capacity import places
+from jobs.preflight import PreflightError, training_demand
 from ncp_model.flops import flops_per_token
 from ncp_model.memory import checkpoint_bytes, step_memory
 from pipeline.storage import Storage
@@ -73,7 +73,7 @@ def worker_capacity(nodes: list[Any], runtime: RuntimeSpec) -> tuple[int, str]:
         return found, "its GPU"
     shares = []
     for node in nodes:
-        here = places([node["Resources"]], worker_resources(runtime))
+        here = places([node], training_demand(runtime))
         if here:
             shares.append((node["Resources"].get("memory", 0) / min(here, runtime.max_workers), node))
     if not shares:

@@ -13,10 +13,11 @@ from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
 from curriculum.tokens import tokens_before
-from jobs.elastic import Growth, choose_workers, is_elastic, worker_resources
+from jobs.elastic import Growth, choose_workers, is_elastic
 from jobs.gates import accepted_gate, check_gate
 from jobs.graph import evaluates_beside
 from jobs.metric_log import read_metrics
+from jobs.preflight import training_demand
 from jobs.ray_session import await_remote, submit_remote
 from jobs.stop import attempt_stop_requested, request_attempt_stop, signalled
 from jobs.train_job import Parent, TrainJob
@@ -47,14 +48,19 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         recipe.runtime,
         reserved=reserved,
         stop=signalled,
-        say=lambda text: context.report_progress(note=text),
+        say=context.report_waiting,
     )
     if workers is None:
         raise Stopped("stopped while waiting for room")
     growth = Growth(recipe.runtime, workers, reserved=reserved)
     task = submit_remote(_fit, job, recipe.runtime, workers)
     try:
-        await_remote(task, patience=lambda: not signalled() and not growth.look())
+        await_remote(
+            task,
+            patience=lambda: not signalled() and not growth.look(),
+            demand=training_demand(recipe.runtime),
+            say=context.report_waiting,
+        )
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
         give_up = time.monotonic() + STOP_GRACE_SECONDS
@@ -146,7 +152,7 @@ def _fit(job: TrainJob, runtime: RuntimeSpec, workers: int) -> None:
         scaling_config=ScalingConfig(
             num_workers=workers,
             use_gpu=bool(runtime.gpus_per_worker),
-            resources_per_worker=worker_resources(runtime),
+            resources_per_worker=training_demand(runtime).bundle,
         ),
         # gloo beside NCCL: counts, stop requests and markers go between hosts, without waiting for a device.
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if runtime.gpus_per_worker else "gloo"),
@@ -156,7 +162,7 @@ def _fit(job: TrainJob, runtime: RuntimeSpec, workers: int) -> None:
             failure_config=FailureConfig(
                 max_failures=0,
                 max_preemption_failures=0,
-                controller_failure_limit=0 if is_elastic(runtime) else -1,
+                controller_failure_limit=0 if is_elastic(runtime) and not runtime.cluster_grows else -1,
             ),
         ),
     )

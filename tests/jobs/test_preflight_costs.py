@@ -34,9 +34,9 @@ def test_a_step_that_does_not_fit_is_refused_with_what_it_needs_and_a_close_one_
 
 def test_a_workers_share_is_that_of_the_poorest_node_that_could_hold_it() -> None:
     nodes = [
-        {"NodeManagerHostname": "rich", "Resources": {"CPU": 4.0, "memory": 64.0}},
-        {"NodeManagerHostname": "poor", "Resources": {"CPU": 1.0, "memory": 8.0}},
-        {"NodeManagerHostname": "head", "Resources": {"memory": 1.0}},
+        {"Alive": True, "NodeManagerHostname": "rich", "Resources": {"CPU": 4.0, "memory": 64.0}},
+        {"Alive": True, "NodeManagerHostname": "poor", "Resources": {"CPU": 1.0, "memory": 8.0}},
+        {"Alive": True, "NodeManagerHostname": "head", "Resources": {"memory": 1.0}},
     ]
     runtime = replace(RUNTIME, num_workers=8)
     assert worker_capacity(nodes, runtime) == (4, "a worker's share of poor")
