@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from curriculum.errors import RecipeError
+from pipeline.redaction import redact
 from pipeline.storage import Storage
 
 PACKAGES = ("curriculum", "jobs", "ncp_model", "pipeline")
@@ -143,7 +144,7 @@ def _claim_submission(storage: Storage, run: str, address: str) -> int:
     attempt = 1
     while not storage.create_json(
         f"runs/{run}/submissions/{attempt:06d}.json",
-        {"address": address, "at": time.time(), "from": os.getpid()},
+        {"address": redact(address), "at": time.time(), "from": os.getpid()},
     ):
         attempt += 1
     return attempt
