@@ -149,7 +149,7 @@ def _storage(url: str) -> Check:
     fix = "choose a writable directory, or an S3 server that honours If-None-Match and credentials for it"
     try:
         storage = Storage(url)
-        if storage.local and not os.path.isdir(storage.root):
+        if storage.local and not os.path.exists(storage.root):
             parent = next(path for path in Path(storage.root).parents if path.is_dir())
             with tempfile.TemporaryDirectory(prefix=".ncp-doctor-", dir=parent) as scratch:
                 Storage(scratch).probe()

@@ -19,11 +19,6 @@ FORBIDDEN_ATTRIBUTES = {("os", "system"), ("torch", "load"), ("yaml", "load"), (
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 ALLOWED = {
     ("jobs/checkpoint.py", "pickle"),  # an Unpickler with a list of allowed classes
-    (
-        "jobs/evaluation/sandbox_init.py",
-        "exec",
-    ),  # generated programs, inside the sandbox that this file makes
-    ("jobs/evaluation/sandbox_init.py", "compile"),
 }
 
 
@@ -75,16 +70,9 @@ def test_names_that_would_leave_their_folder_are_refused(tmp_path: Path, name: s
 @pytest.mark.parametrize("name", ["../../up", "/etc", "a/b", ".hidden"])
 def test_sources_and_stages_of_such_names_are_refused(tmp_path: Path, section: str, name: str) -> None:
     recipe = tmp_path / "wicked.yaml"
-    stage = f"{{mixture: {{stdlib-code: 1}}, tokens: 4096, optimizer: {{lr: 1}}}}"
+    stage = "{mixture: {stdlib-code: 1}, tokens: 4096, optimizer: {lr: 1}}"
     recipe.write_text("extends: demo\n" + section.replace("NAME", name).replace("{extra: 1}", stage) + "\n")
-    with pytest.raises(RecipeError, match=r"is not a name|sequence_length"):
-        load_recipe(str(recipe))
-
-
-def test_a_source_name_that_would_leave_its_folder_is_refused(tmp_path: Path) -> None:
-    recipe = tmp_path / "wicked.yaml"
-    recipe.write_text("extends: demo\nsources:\n  ../../up: {builtin: stdlib-prose}\n")
-    with pytest.raises(RecipeError, match=r"sources\.\.\./\.\./up: .* is not a name"):
+    with pytest.raises(RecipeError, match="is not a name"):
         load_recipe(str(recipe))
 
 
