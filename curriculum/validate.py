@@ -10,6 +10,10 @@ from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, StageSpec
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_CREDENTIALS = re.compile(
+    r"://[^/\s@]+@|[?&][\w.-]*(key|token|secret|signature|password|credential|sig)[\w.-]*=", re.IGNORECASE
+)
+"""A user before the host, or a key in the query."""
 BUILTIN_SOURCES = ("stdlib-code", "stdlib-prose")
 
 
@@ -29,6 +33,11 @@ def validate(recipe: Recipe) -> None:
     for name in recipe.runtime.locations:
         if name not in recipe.sources and name not in origins:
             raise RecipeError(f"runtime.locations.{name}: no such source; {nearest(name, recipe.sources)}")
+        if _CREDENTIALS.search(recipe.runtime.locations[name]):
+            raise RecipeError(
+                f"runtime.locations.{name}: the URL carries credentials, which would be kept in the run's record; "
+                "leave them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN, or a profile"
+            )
     _check_tokenizer(recipe)
     if not 0 <= recipe.data.heldout_fraction < 1:
         raise RecipeError(

@@ -11,7 +11,14 @@ from typing import Annotated
 import typer
 
 from curriculum.errors import RecipeError
-from jobs import checkpoint_commands, data_commands, run_commands, storage_commands, watch_commands
+from jobs import (
+    checkpoint_commands,
+    data_commands,
+    doctor_commands,
+    run_commands,
+    storage_commands,
+    watch_commands,
+)
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.exit_codes import USAGE
@@ -38,6 +45,7 @@ app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command()(data_commands.which_docs)
 app.command()(storage_commands.gc)
+app.command()(doctor_commands.doctor)
 app.add_typer(storage_commands.app, name="runs")
 app.add_typer(data_commands.app, name="data")
 
