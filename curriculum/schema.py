@@ -134,6 +134,10 @@ class EvaluationSpec:
     heldout_tokens: int = 262_144
     """At most this many held-out tokens per source."""
     when: str = "before_next_stage"
+    every_steps: int = 0
+    """Also evaluate the milestones at multiples of this step; 0: only the one at the stop."""
+    data: str = ""
+    """A source of questions in the published package's layout, instead of it; the questions' content is then identity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +222,10 @@ class RuntimeSpec:
     """A worker that takes no step for this long is dumped and ended; 0 switches this off."""
     locations: Mapping[str, str] = field(default_factory=dict)
     """Source name -> directory or URL. Builtin sources need none."""
+    evaluation_actors: int = 2
+    """Actors of an evaluation, each as large as a training worker; the numbers do not depend on how many."""
+    unsafe_execution: bool = False
+    """Run generated programs where they cannot be contained."""
     wandb_project: str = ""
     """Empty: no W&B. Otherwise metrics also go there, offline unless an API key is present."""
 

@@ -96,12 +96,23 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
     _one_of(f"{key}.on_shortage", stage.on_shortage, ("error", "repeat"))
     _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer"))
     _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage",))
+    _check_evaluation(recipe, key, stage)
     if stage.gate is not None and stage.gate.max is None and stage.gate.min is None:
         raise RecipeError(f"{key}.gate: {stage.gate.metric!r} has no bound; give gate.max or gate.min")
     if stage.init.from_ is not None and stage.init.from_ not in earlier:
         raise RecipeError(
             f"{key}.init.from: {stage.init.from_!r} is not an earlier stage; {nearest(stage.init.from_, earlier) if earlier else 'this is the first stage, leave it out'}"
         )
+
+
+def _check_evaluation(recipe: Recipe, key: str, stage: StageSpec) -> None:
+    every, data = stage.evaluation.every_steps, stage.evaluation.data
+    if every < 0:
+        raise RecipeError(f"{key}.evaluation.every_steps: {every} is negative; use 0 for none")
+    if data and data not in recipe.sources:
+        raise RecipeError(f"{key}.evaluation.data: no source {data!r}; {nearest(data, recipe.sources)}")
+    if data and recipe.sources[data].builtin is not None:
+        raise RecipeError(f"{key}.evaluation.data: {data!r} is builtin text; name a source of questions")
 
 
 def _check_tokenizer(recipe: Recipe) -> None:
@@ -135,6 +146,7 @@ def _check_runtime(recipe: Recipe) -> None:
         "staging_tasks",
         "checkpoint_every_steps",
         "log_every_steps",
+        "evaluation_actors",
         "local_cpus",
     ):
         _positive(f"runtime.{name}", getattr(runtime, name))

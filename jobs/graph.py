@@ -15,7 +15,7 @@ from typing import Any
 from curriculum.identity import UNKNOWN, fingerprint
 from curriculum.load import plain
 from curriculum.schema import EvaluationSpec, Recipe, StageSpec
-from curriculum.tokens import horizon_steps, stage_steps
+from curriculum.tokens import evaluated_steps, horizon_steps, stage_steps
 from pipeline.dag.step import Step
 from pipeline.data.order import ORDER_VERSION
 
@@ -46,14 +46,20 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
             continue
         if not evaluations:
             untrained = replace(stage.evaluation, suites=())
-            evaluations.append(_evaluation_step(UNTRAINED, stages[name], 0, stage, untrained, shards))
+            evaluations.append(_evaluation_step(UNTRAINED, stages[name], 0, stage, untrained, shards, pins))
             steps.append(evaluations[-1])
-        evaluations.append(
-            _evaluation_step(
-                f"{name}-eval", stages[name], stage_steps(stage), stage, stage.evaluation, shards
+        for milestone in (*evaluated_steps(stage), stage_steps(stage)):
+            evaluation = _evaluation_step(
+                evaluation_name(name, stage, milestone),
+                stages[name],
+                milestone,
+                stage,
+                stage.evaluation,
+                shards,
+                pins,
             )
-        )
-        steps.append(evaluations[-1])
+            evaluations.append(evaluation)
+            steps.append(evaluation)
     steps.append(_report_step(recipe, stages, evaluations))
     return tuple(steps)
 
@@ -68,9 +74,9 @@ def build_evaluation(
     steps = {step.name: step for step in build_graph(recipe, pins)}
     shards = {source: steps[f"shards-{source}"] for source in used_sources(recipe)}
     trained = replace(steps[stage_name], milestone=milestone, after=(), needs=())
-    step = _evaluation_step(
-        f"{stage_name}-eval", trained, milestone, recipe.stages[stage_name], evaluation, shards
-    )
+    stage = recipe.stages[stage_name]
+    name = evaluation_name(stage_name, stage, milestone)
+    step = _evaluation_step(name, trained, milestone, stage, evaluation, shards, pins)
     data = [other for other in steps.values() if other.kind in ("tokenizer", "cleaning", "shards")]
     return (*data, trained, step)
 
@@ -83,6 +89,16 @@ def used_sources(recipe: Recipe) -> tuple[str, ...]:
 def wants_evaluation(stage: StageSpec) -> bool:
     """Whether there is anything to measure after the stage."""
     return bool(stage.evaluation.suites) or stage.evaluation.heldout_tokens > 0
+
+
+def evaluation_name(stage_name: str, stage: StageSpec, milestone: int) -> str:
+    """Name of the step that evaluates a milestone: `stage1-eval` at the stop, `stage1-eval-000400` before it."""
+    return f"{stage_name}-eval" if milestone == stage_steps(stage) else f"{stage_name}-eval-{milestone:06d}"
+
+
+def evaluation_sources(recipe: Recipe) -> tuple[str, ...]:
+    """Sources of questions that evaluations ask instead of the published package's."""
+    return tuple(sorted({stage.evaluation.data for stage in recipe.stages.values()} - {""}))
 
 
 def tokenizer_sources(recipe: Recipe) -> tuple[str, ...]:
@@ -207,7 +223,10 @@ def _evaluation_step(
     stage: StageSpec,
     evaluation: EvaluationSpec,
     shards: Mapping[str, Step],
+    pins: Mapping[str, str],
 ) -> Step:
+    own = evaluation.data
+    data = {"data": {"source": own, "content": pins.get(own, UNKNOWN)}} if own else {}
     return Step(
         name=name,
         kind="evaluation",
@@ -220,6 +239,7 @@ def _evaluation_step(
             "limit": evaluation.limit,
             "heldout_tokens": evaluation.heldout_tokens,
             "heldout": {source: step.fingerprint for source, step in sorted(shards.items())},
+            **data,
         },
         needs=(stage_step.name, *(step.name for step in shards.values())),
     )

@@ -10,7 +10,7 @@ from curriculum.schema import Recipe
 from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
-from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
+from jobs.graph import build_graph, evaluation_sources, run_name, tokenizer_sources, used_sources
 from jobs.preflight import preflight
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
@@ -34,9 +34,9 @@ class Planned:
 
 
 def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
-    """Sources whose content the run needs: the stages' and the tokenizer's."""
+    """Sources whose content the run needs: the stages', the tokenizer's, and the evaluations' own questions."""
     extra = tokenizer_sources(recipe) if recipe.tokenizer.train is not None else ()
-    return tuple(sorted({*used_sources(recipe), *extra}))
+    return tuple(sorted({*used_sources(recipe), *extra, *evaluation_sources(recipe)}))
 
 
 def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:

@@ -3,8 +3,8 @@
 A milestone `N` is a checkpoint taken after optimizer step N, with a marker written last. The marker is the only truth:
 at a start the newest complete marker wins, whatever else lies around.
 
-Retention: the newest milestone, the initial one, every milestone at which some run's stage stops, and every milestone
-another step was started from are kept; the others are ephemeral and go when a newer one is complete. Which milestones
+Retention: the newest milestone, the initial one, every milestone at which some run's stage stops, every milestone
+another step was started from, and every one that some run has yet to evaluate are kept; the others are ephemeral and go when a newer one is complete. Which milestones
 runs name is asked of storage at that moment.
 """
 
@@ -22,6 +22,7 @@ from torch import nn
 
 from curriculum.tokens import stage_steps
 from jobs.checkpoint import load_tensors, model_tensors, optimizer_tensors, save_tensors
+from jobs.evaluation_points import awaiting_evaluation
 from jobs.runs import named_milestones
 from jobs.train_job import TrainJob
 from ncp_model.optim import Optimizers
@@ -75,7 +76,12 @@ def load_milestone(
 def prunable(storage: Storage, step_key: str) -> Iterator[int]:
     """Milestones that nothing needs any more."""
     steps = StepStore(storage, step_key).milestones()
-    keep = {0, *steps[-1:], *named_milestones(storage, step_key)}
+    keep = {
+        0,
+        *steps[-1:],
+        *named_milestones(storage, step_key),
+        *awaiting_evaluation(storage, step_key, steps),
+    }
     return (step for step in steps if step not in keep)
 
 

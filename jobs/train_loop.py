@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from curriculum.schedule import learning_rate
+from curriculum.tokens import evaluated_steps
 from jobs.metric_log import MetricRow, MetricWriter
 from jobs.milestones import load_milestone, save_milestone
 from jobs.stability import SkipWindow
@@ -154,7 +155,8 @@ class _Trainer:
             self._record(row)
             watchdog.step_taken()
             taken = step + 1
-            if self.stopping or taken == self.job.stop_step or taken % self.job.checkpoint_every_steps == 0:
+            due = taken % self.job.checkpoint_every_steps == 0 or taken in evaluated_steps(self.job.stage)
+            if self.stopping or taken == self.job.stop_step or due:
                 if self.metrics is not None:
                     self.metrics.close_segment()
                 save_milestone(
