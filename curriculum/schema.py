@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curriculum.ladder_spec import LadderSpec
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
 
@@ -246,4 +247,6 @@ class Recipe:
     """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""
+    ladder: LadderSpec | None = None
+    """Sizes by budgets for a scaling law (`ncp scaling`), made of the first stage. Part of no identity."""
     runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from curriculum.errors import RecipeError
 from curriculum.load import bundled_recipes, load_recipe
-from jobs import checkpoint_commands, data_commands, evaluation_commands
+from jobs import checkpoint_commands, data_commands, evaluation_commands, scaling_commands
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.evaluation_table import evaluation_rows
@@ -48,6 +48,7 @@ app.command()(data_commands.which_docs)
 app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command(name="eval")(evaluation_commands.evaluate)
+app.command()(scaling_commands.scaling)
 out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 RecipeArgument = Annotated[
