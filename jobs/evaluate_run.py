@@ -16,7 +16,7 @@ from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.evaluation_data import questions_from
 from jobs.graph import build_evaluation
-from jobs.launch import known_pins, pin_sources
+from jobs.launch import known_pins, pin_sources, retry_policy
 from jobs.preflight import preflight
 from jobs.ray_session import ray_session
 from jobs.stop import signalled, stop_on_signals
@@ -116,7 +116,7 @@ def _run(storage: Storage, steps: Sequence[Step], recipe: Recipe, run: str) -> O
             executors(recipe),
             run=run,
             on_event=display.on_event,
-            retries=recipe.runtime.retries,
+            retry=retry_policy(recipe.runtime),
             stop_requested=signalled,
         )
 

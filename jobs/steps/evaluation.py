@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from curriculum.schema import EvaluationSpec, Recipe, RuntimeSpec
@@ -11,6 +12,7 @@ from jobs.actor_pool import ActorPool
 from jobs.evaluation.pieces import Piece
 from jobs.evaluation_job import EvaluationData, EvaluationJob
 from jobs.evaluation_worker import EvaluationWorker
+from jobs.graph import evaluation_actors
 from jobs.steps.tokenizer import tokenizer_key
 from jobs.stop import signalled
 from pipeline.dag.lease import Superseded
@@ -36,9 +38,11 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         if not context.is_current():
             raise Superseded(f"attempt {context.attempt} of {context.step.key}: superseded while evaluating")
 
+    job = evaluation_job(recipe, context)
+    actors = evaluation_actors(recipe, recipe.stages[job.stage].evaluation)
     return evaluate_sharded(
-        evaluation_job(recipe, context),
-        recipe.runtime,
+        job,
+        replace(recipe.runtime, evaluation_actors=actors),
         check=check,
         report=lambda progress: context.store.write_progress(context.attempt, progress),
     )
