@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from jobs.ray_jobs import carried_environment, interpreter, job_client, stage_code
+from jobs.ray_jobs import interpreter, job_client
+from jobs.shipping import carried_environment, staged_code
 from pipeline.storage import Storage
 
 FOLLOW_SECONDS = 1.0
@@ -23,14 +22,14 @@ def submit_evaluation(
     storage: Storage, address: str, run: str, arguments: Sequence[str], *, python: str | None
 ) -> str:
     """Submit `ncp eval ARGUMENTS`; returns the submission id, `{run}-eval{number}`. Raises RecipeError."""
-    submission = f"{run}-eval{_claim(storage, run, address, arguments)}"
-    with tempfile.TemporaryDirectory(prefix="ncp-submit-") as folder:
-        stage_code(Path(folder), "")
+    client = job_client(address)
+    with staged_code() as code:
+        submission = f"{run}-eval{_claim(storage, run, address, arguments)}"
         command = [python or interpreter(address), "-m", "jobs.cli", "eval", *arguments]
-        job_client(address).submit_job(
+        client.submit_job(
             entrypoint=shlex.join([*command, "--storage", storage.url]),
             submission_id=submission,
-            runtime_env={"working_dir": folder, "env_vars": carried_environment()},
+            runtime_env={"working_dir": str(code), "env_vars": carried_environment()},
             metadata={"run": run, "storage": storage.url},
         )
     return submission

@@ -20,7 +20,7 @@ from pipeline.storage import Storage
 
 ROOT = Path(__file__).parent.parent
 SMALL = str(ROOT / "tests" / "small.yaml")
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 
 
 class NcpProcess:
@@ -41,7 +41,11 @@ class NcpProcess:
 
     def finish(self) -> tuple[int, str]:
         """Wait for the end: (exit code, all output)."""
-        output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        try:
+            output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
         return self.process.returncode, output
 
     def wait_until(self, condition: Callable[[], bool]) -> None:

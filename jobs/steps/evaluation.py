@@ -9,32 +9,39 @@ from typing import Any
 
 from curriculum.schema import EvaluationSpec, Recipe, RuntimeSpec
 from jobs.actor_pool import ActorPool
+from jobs.capacity import Demand, WaitingForNodes
 from jobs.evaluation.pieces import Piece
 from jobs.evaluation_job import EvaluationData, EvaluationJob
 from jobs.evaluation_worker import EvaluationWorker
 from jobs.graph import evaluation_actors
 from jobs.steps.tokenizer import tokenizer_key
-from jobs.stop import signalled
+from jobs.stop import attempt_stop_requested, signalled
 from pipeline.dag.lease import Superseded
 from pipeline.dag.runner import StepContext, Stopped
 from pipeline.storage import Storage
 
 LEASE_SECONDS = 5.0
-"""How often it is asked whether the step is still ours."""
+"""How often it is asked whether the step is still ours, and still wanted."""
 
 
 def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """The receipt holds the whole result: it is small, and its existence means it is complete."""
 
+    runtime = recipe.runtime
+    demand = Demand(count=1, cpus=runtime.cpus_per_worker, gpus=runtime.gpus_per_worker)
+    nodes = WaitingForNodes(demand, context.report_waiting)
     looked = time.monotonic()
 
     def check() -> None:
         nonlocal looked
+        nodes.look()
         if signalled():
             raise Stopped("stopped while an evaluation was running")
         if time.monotonic() - looked < LEASE_SECONDS:
             return
         looked = time.monotonic()
+        if attempt_stop_requested(context.storage, context.step.key, context.attempt):
+            raise Stopped("stopped on request")
         if not context.is_current():
             raise Superseded(f"attempt {context.attempt} of {context.step.key}: superseded while evaluating")
 
@@ -42,7 +49,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     actors = evaluation_actors(recipe, recipe.stages[job.stage].evaluation)
     return evaluate_sharded(
         job,
-        replace(recipe.runtime, evaluation_actors=actors),
+        replace(runtime, evaluation_actors=actors),
         check=check,
         report=lambda progress: context.store.write_progress(context.attempt, progress),
     )
