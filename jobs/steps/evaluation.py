@@ -14,6 +14,7 @@ from jobs.evaluation.pieces import Piece
 from jobs.evaluation_job import EvaluationData, EvaluationJob
 from jobs.evaluation_worker import EvaluationWorker
 from jobs.graph import evaluation_actors
+from jobs.retention import pinned
 from jobs.steps.tokenizer import tokenizer_key
 from jobs.stop import attempt_stop_requested, signalled
 from pipeline.dag.lease import Superseded
@@ -47,12 +48,13 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
 
     job = evaluation_job(recipe, context)
     actors = evaluation_actors(recipe, recipe.stages[job.stage].evaluation)
-    return evaluate_sharded(
-        job,
-        replace(runtime, evaluation_actors=actors),
-        check=check,
-        report=lambda progress: context.store.write_progress(context.attempt, progress),
-    )
+    with pinned(context.storage, job.trajectory, job.step, "evaluation"):  # training may prune beside this
+        return evaluate_sharded(
+            job,
+            replace(runtime, evaluation_actors=actors),
+            check=check,
+            report=lambda progress: context.store.write_progress(context.attempt, progress),
+        )
 
 
 def evaluation_job(recipe: Recipe, context: StepContext) -> EvaluationJob:
