@@ -111,6 +111,7 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
             f"{key}.evaluation.when: 'beside' and {key}.gate exclude each other: the gate on {stage.gate.metric!r} has to "
             "know the evaluation before the next stage begins; use before_next_stage, or leave the gate out"
         )
+    _check_evaluation(recipe, key, stage)
     if stage.gate is not None and stage.gate.max is None and stage.gate.min is None:
         raise RecipeError(f"{key}.gate: {stage.gate.metric!r} has no bound; give gate.max or gate.min")
     if stage.init.from_ is not None:
@@ -137,6 +138,16 @@ def _check_init(recipe: Recipe, name: str, stage: StageSpec, origin: str, earlie
         raise RecipeError(
             f"{key}.load: full counts {origin}'s {parent.tokens} tokens too, and stages.{name}.tokens is {stage.tokens}; raise it"
         )
+
+
+def _check_evaluation(recipe: Recipe, key: str, stage: StageSpec) -> None:
+    every, data = stage.evaluation.every_steps, stage.evaluation.data
+    if every < 0:
+        raise RecipeError(f"{key}.evaluation.every_steps: {every} is negative; use 0 for none")
+    if data and data not in recipe.sources:
+        raise RecipeError(f"{key}.evaluation.data: no source {data!r}; {nearest(data, recipe.sources)}")
+    if data and recipe.sources[data].builtin is not None:
+        raise RecipeError(f"{key}.evaluation.data: {data!r} is builtin text; name a source of questions")
 
 
 def _check_tokenizer(recipe: Recipe) -> None:
@@ -170,6 +181,7 @@ def _check_runtime(recipe: Recipe) -> None:
         "staging_tasks",
         "checkpoint_every_steps",
         "log_every_steps",
+        "evaluation_actors",
         "local_cpus",
         "parallel_steps",
     ):
