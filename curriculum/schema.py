@@ -136,6 +136,7 @@ class EvaluationSpec:
     heldout_tokens: int = 262_144
     """At most this many held-out tokens per source."""
     when: str = "before_next_stage"
+    """`before_next_stage`, or `beside`: while the next stage trains, on resources of its own. Part of no identity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,8 +221,15 @@ class RuntimeSpec:
     async_checkpoints: bool = True
     """Write milestones beside the training, from a copy of the state in host memory; false saves that memory."""
     log_every_steps: int = 1
+    parallel_steps: int = 2
+    """Independent steps that run at the same time: sources being staged, evaluations beside training."""
     retries: int = 3
-    """New attempts at a step after an infrastructure failure (a lost worker, a full disk). Bad input is not retried."""
+    """New attempts at a step after infrastructure failures (a lost worker, a full disk) with no milestone between them."""
+    preemption_retries: int = 1000
+    """New attempts after the machine was taken away by whoever lent it. Bad input is never tried again."""
+    retry_backoff_seconds: float = 1.0
+    """Pause before the first new attempt, doubled with each further failure, half of it drawn at random."""
+    retry_backoff_limit_seconds: float = 300.0
     threads_per_worker: int = 1
     """CPU threads of a training worker; two are slower than one when cores are shared."""
     local_cpus: int = 2
@@ -257,4 +265,6 @@ class Recipe:
     """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""
+    generations: Mapping[str, int] = field(default_factory=dict)
+    """Step name -> how often it was asked to be computed anew (`--force`). Above 0 it is part of the step's identity."""
     runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

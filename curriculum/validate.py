@@ -96,7 +96,12 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
     _one_of(f"{key}.packing", stage.packing, ("stream", "doc"))
     _one_of(f"{key}.on_shortage", stage.on_shortage, ("error", "repeat"))
     _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer", "full"))
-    _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage",))
+    _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage", "beside"))
+    if stage.evaluation.when == "beside" and stage.gate is not None:
+        raise RecipeError(
+            f"{key}.evaluation.when: 'beside' and {key}.gate exclude each other: the gate on {stage.gate.metric!r} has to "
+            "know the evaluation before the next stage begins; use before_next_stage, or leave the gate out"
+        )
     if stage.gate is not None and stage.gate.max is None and stage.gate.min is None:
         raise RecipeError(f"{key}.gate: {stage.gate.metric!r} has no bound; give gate.max or gate.min")
     if stage.init.from_ is not None:
@@ -157,12 +162,21 @@ def _check_runtime(recipe: Recipe) -> None:
         "checkpoint_every_steps",
         "log_every_steps",
         "local_cpus",
+        "parallel_steps",
     ):
         _positive(f"runtime.{name}", getattr(runtime, name))
     if runtime.permanent_checkpoint_every_steps < 0:
         raise RecipeError(
             f"runtime.permanent_checkpoint_every_steps: {runtime.permanent_checkpoint_every_steps} is negative; use 0 for none"
         )
+    for name in (
+        "retries",
+        "preemption_retries",
+        "retry_backoff_seconds",
+        "retry_backoff_limit_seconds",
+    ):
+        if getattr(runtime, name) < 0:
+            raise RecipeError(f"runtime.{name}: {getattr(runtime, name)} is negative; use 0 or more")
     for name in ("cpus_per_worker", "staging_cpus_per_task"):
         if not getattr(runtime, name) > 0:
             raise RecipeError(

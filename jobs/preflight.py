@@ -14,22 +14,43 @@ class PreflightError(ValueError):
     """The cluster cannot run this as asked. Names the key, the value and the fix."""
 
 
-def preflight(storage: Storage, runtime: RuntimeSpec) -> None:
-    """Check the connected Ray cluster against the recipe's runtime. Raises PreflightError."""
+def preflight(storage: Storage, runtime: RuntimeSpec, *, beside: bool = False) -> None:
+    """Check the connected Ray cluster against the recipe's runtime. Raises PreflightError.
+
+    `beside`: whether some stage is evaluated while the next one trains.
+    """
     import ray
 
-    check_resources(ray.cluster_resources(), runtime)
+    check_resources(ray.cluster_resources(), runtime, beside=beside)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     check_shared_storage(storage, nodes)
 
 
-def check_resources(available: Mapping[str, float], runtime: RuntimeSpec) -> None:
-    """Raise PreflightError when the workers could never all be placed: Ray would wait for ever with a warning."""
+def cluster_capacity() -> dict[str, float]:
+    """CPUs and GPUs of the connected cluster, which the steps that run at the same time share."""
+    import ray
+
+    available = ray.cluster_resources()
+    return {resource: available.get(resource, 0.0) for resource in ("CPU", "GPU")}
+
+
+def check_resources(available: Mapping[str, float], runtime: RuntimeSpec, *, beside: bool = False) -> None:
+    """Raise PreflightError when the workers could never all be placed: Ray would wait for ever with a warning.
+
+    An evaluation beside training has the resources of one worker, reserved out of training's: it is refused here
+    instead of changing the number of workers, on which the exact bits of training depend.
+    """
     for resource, key, each in (
         ("CPU", "cpus_per_worker", runtime.cpus_per_worker),
         ("GPU", "gpus_per_worker", runtime.gpus_per_worker),
     ):
         needed = runtime.num_workers * each
+        if needed <= available.get(resource, 0.0) < needed + each and beside:
+            raise PreflightError(
+                f"evaluation.when: beside needs {each:g} {resource} next to the {needed:g} of {runtime.num_workers} "
+                f"workers, the cluster has {available.get(resource, 0.0):g}; lower runtime.num_workers to "
+                f"{runtime.num_workers - 1}, or use before_next_stage"
+            )
         if needed > available.get(resource, 0.0):
             raise PreflightError(
                 f"runtime.{key}: {runtime.num_workers} workers x {each:g} {resource} = {needed:g}, the cluster has "
