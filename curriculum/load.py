@@ -66,6 +66,11 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     return recipe
 
 
+def merged_yaml(name_or_path: str) -> str:
+    """The recipe as one YAML text that extends nothing, for a machine that has not the other files."""
+    return OmegaConf.to_yaml(_read(name_or_path))
+
+
 def build(cls: type[T], value: Any, key: str) -> T:
     """A frozen dataclass from nested plain values, strictly. `key` is the dotted path for error messages."""
     if not isinstance(value, Mapping):

@@ -230,6 +230,10 @@ class RuntimeSpec:
     retry_backoff_seconds: float = 1.0
     """Pause before the first new attempt, doubled with each further failure, half of it drawn at random."""
     retry_backoff_limit_seconds: float = 300.0
+    node_wait_seconds: float = 600.0
+    """How long a run waits at its start for a cluster that is still too small, before it says so and ends."""
+    cluster_grows: bool = False
+    """An autoscaler adds nodes when a step asks for them: a cluster that is too small at the start is only mentioned."""
     threads_per_worker: int = 1
     """CPU threads of a training worker; two are slower than one when cores are shared."""
     local_cpus: int = 2

@@ -165,15 +165,12 @@ def _check_runtime(recipe: Recipe) -> None:
         "parallel_steps",
     ):
         _positive(f"runtime.{name}", getattr(runtime, name))
-    if runtime.permanent_checkpoint_every_steps < 0:
-        raise RecipeError(
-            f"runtime.permanent_checkpoint_every_steps: {runtime.permanent_checkpoint_every_steps} is negative; use 0 for none"
-        )
     for name in (
         "retries",
         "preemption_retries",
         "retry_backoff_seconds",
         "retry_backoff_limit_seconds",
+        "permanent_checkpoint_every_steps",
     ):
         if getattr(runtime, name) < 0:
             raise RecipeError(f"runtime.{name}: {getattr(runtime, name)} is negative; use 0 or more")

@@ -26,9 +26,16 @@ from jobs.selection import (
     wanted_steps,
     with_forced,
 )
-from jobs.stop import run_stop_requested, signalled, stop_on_signals, withdraw_run_stop
+from jobs.stop import (
+    StoppedByRequest,
+    check_submission,
+    run_stop_requested,
+    signalled,
+    stop_on_signals,
+    withdraw_run_stop,
+)
 from pipeline.dag.plan import PlannedStep, make_plan
-from pipeline.dag.runner import Outcome, RetryPolicy, run_steps
+from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
 from pipeline.dag.step import Step
 from pipeline.data.pins import load_pin, make_pin
 from pipeline.storage import Storage
@@ -158,6 +165,7 @@ def run_recipe(
     planned = prepare_run(storage, recipe, name=name, overrides=overrides, selection=selection, say=say)
     run, steps, recipe = planned.run, planned.steps, planned.recipe
     wanted = wanted_steps(steps, selection)
+    check_submission(storage, run)
     withdraw_run_stop(storage, run)
     for stage in accept:
         accept_gate(storage, run, stage)
@@ -174,20 +182,25 @@ def run_recipe(
             outcome = run_steps(steps, storage, {}, run=run, on_event=display.on_event, wanted=wanted)
             return planned, outcome
         with ray_session(recipe.runtime), stop_on_signals():
-            preflight(storage, recipe.runtime, beside=evaluates_beside(recipe))
-            outcome = run_steps(
-                steps,
-                storage,
-                executors(recipe),
-                run=run,
-                on_event=display.on_event,
-                retry=retry_policy(recipe.runtime),
-                parallel=recipe.runtime.parallel_steps,
-                capacity=cluster_capacity(),
-                wanted=wanted,
-                retry_failed=selection.retry_failed,
-                stop_requested=lambda: signalled() or run_stop_requested(storage, run),
-            )
+            preflight(storage, recipe.runtime, beside=evaluates_beside(recipe), say=display.line)
+            try:
+                outcome = run_steps(
+                    steps,
+                    storage,
+                    executors(recipe),
+                    run=run,
+                    on_event=display.on_event,
+                    retry=retry_policy(recipe.runtime),
+                    parallel=recipe.runtime.parallel_steps,
+                    capacity=None if recipe.runtime.cluster_grows else cluster_capacity(),
+                    wanted=wanted,
+                    retry_failed=selection.retry_failed,
+                    stop_requested=lambda: signalled() or run_stop_requested(storage, run),
+                )
+            except Stopped as stop:
+                if run_stop_requested(storage, run):
+                    raise StoppedByRequest(str(stop)) from stop
+                raise
         notifier.ended(outcome)
     return planned, outcome
 

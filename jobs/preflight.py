@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import socket
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from curriculum.schema import RuntimeSpec
+from jobs.capacity import Demand, places, shortage
 from pipeline.storage import Storage
 
 
@@ -14,15 +17,31 @@ class PreflightError(ValueError):
     """The cluster cannot run this as asked. Names the key, the value and the fix."""
 
 
-def preflight(storage: Storage, runtime: RuntimeSpec, *, beside: bool = False) -> None:
+def preflight(
+    storage: Storage,
+    runtime: RuntimeSpec,
+    *,
+    beside: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
     """Check the connected Ray cluster against the recipe's runtime. Raises PreflightError.
 
-    `beside`: whether some stage is evaluated while the next one trains.
+    `beside`: whether some stage is evaluated while the next one trains. The nodes of a cluster that RAY_ADDRESS names may
+    still be starting: they are waited for `runtime.node_wait_seconds`. One that `runtime.cluster_grows` gets each step's
+    nodes when that step asks; here it is only told what is to come.
     """
     import ray
 
-    check_resources(ray.cluster_resources(), runtime, beside=beside)
+    missing = shortage(ray.nodes(), training_demand(runtime))
+    if missing is not None and runtime.cluster_grows:
+        say(f"the cluster will have to grow for training: {missing.removeprefix('waiting for a node: ')}")
+    elif missing is not None and os.environ.get("RAY_ADDRESS"):
+        say(missing)
+        _await_nodes(runtime)
     nodes = [node for node in ray.nodes() if node["Alive"]]
+    if not runtime.cluster_grows:
+        check_resources(ray.cluster_resources(), runtime, beside=beside)
+        check_places(nodes, runtime)
     check_shared_storage(storage, nodes)
 
 
@@ -32,6 +51,35 @@ def cluster_capacity() -> dict[str, float]:
 
     available = ray.cluster_resources()
     return {resource: available.get(resource, 0.0) for resource in ("CPU", "GPU")}
+
+
+def training_demand(runtime: RuntimeSpec) -> Demand:
+    """What the training workers need, all at once."""
+    return Demand(count=runtime.num_workers, cpus=runtime.cpus_per_worker, gpus=runtime.gpus_per_worker)
+
+
+def staging_demand(runtime: RuntimeSpec) -> Demand:
+    """The least that staging goes on with: room for one task."""
+    return Demand(count=1, cpus=runtime.staging_cpus_per_task)
+
+
+def _await_nodes(runtime: RuntimeSpec) -> None:
+    import ray
+
+    give_up = time.monotonic() + runtime.node_wait_seconds
+    while shortage(ray.nodes(), training_demand(runtime)) is not None and time.monotonic() < give_up:
+        time.sleep(1.0)
+
+
+def check_places(nodes: list[Any], runtime: RuntimeSpec) -> None:
+    """Raise PreflightError when the cluster has enough in all, but not in pieces that hold a worker."""
+    demand = training_demand(runtime)
+    found = places(nodes, demand)
+    if found < demand.count:
+        raise PreflightError(
+            f"runtime.num_workers: {demand} needed, each on one node; the {len(nodes)} nodes have room for {found}; "
+            "lower runtime.num_workers, runtime.cpus_per_worker or runtime.gpus_per_worker"
+        )
 
 
 def check_resources(available: Mapping[str, float], runtime: RuntimeSpec, *, beside: bool = False) -> None:
@@ -68,7 +116,7 @@ def check_shared_storage(storage: Storage, nodes: list[Any]) -> None:
 
     A directory may be a shared mount, so every other host is asked whether it sees what this one just wrote.
     """
-    hosts = {node["NodeManagerHostname"] for node in nodes}
+    hosts = {socket.gethostname(), *(node["NodeManagerHostname"] for node in nodes)}
     if not storage.local or len(hosts) <= 1:
         return
     import ray

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from curriculum.load import bundled_recipes, load_recipe
-from jobs.exit_codes import STOPPED, print_failures
+from jobs.exit_codes import DONE, STOPPED, print_failures
 from jobs.launch import check_accepted, plan_recipe, prepare_run, run_recipe
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.plan_view import plan_record, print_plan
 from jobs.ray_jobs import follow_submission, submit_run
 from jobs.runs import read_run
 from jobs.selection import Selection, generation_overrides
+from jobs.stop import StoppedByRequest
 from jobs.terminal import out, print_evaluations, say
 from pipeline.dag.runner import Stopped
 from pipeline.dag.store import StepStore
@@ -83,6 +84,12 @@ def run(
     force: ForceOption = None,
     retry_failed: RetryFailedOption = True,
     accept_gate: AcceptGateOption = None,
+    supervised: Annotated[
+        bool,
+        typer.Option(
+            help="Something starts this again when it fails (KubeRay): after ncp stop, exit with 0."
+        ),
+    ] = False,
 ) -> None:
     """The whole DAG, here and now: local Ray unless RAY_ADDRESS names a cluster. Run it again to resume. Example: ncp run demo"""
     loaded = load_recipe(recipe, overrides or [])
@@ -100,7 +107,8 @@ def run(
         )
     except Stopped as stop:
         say(f"{stop}; run the same command again to resume")
-        raise typer.Exit(STOPPED) from None
+        final = supervised and isinstance(stop, StoppedByRequest)
+        raise typer.Exit(DONE if final else STOPPED) from None
     if not outcome.ok:
         raise typer.Exit(print_failures(outcome))
     print_evaluations(opened, planned.run)

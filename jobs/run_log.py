@@ -14,6 +14,8 @@ from jobs.runs import read_run
 from pipeline.storage import Storage
 
 PART_SECONDS = 3.0
+GRACE_SECONDS = 30.0
+"""How long a follower waits for somebody to work on the run: before it starts, between two steps, between two attempts."""
 
 
 class RunLog:
@@ -58,17 +60,23 @@ class RunLog:
             self._parts += 1
 
 
-def read_run_log(storage: Storage, run: str, *, follow: bool = False) -> Iterator[str]:
-    """The log's text in pieces, oldest first; with `follow` it goes on until nobody works on the run any more.
+def read_run_log(
+    storage: Storage, run: str, *, follow: bool = False, grace: float = GRACE_SECONDS
+) -> Iterator[str]:
+    """The log's text in pieces, oldest first; with `follow` it goes on until the run is done or nobody works on it.
 
-    Raises RecipeError for an unknown run.
+    Nobody works on it when no step was held for `grace` seconds. Raises RecipeError for an unknown run.
     """
     from jobs.status import run_status
 
     read_run(storage, run)
     seen: set[str] = set()
+    worked = time.monotonic()
     while True:
-        over = not follow or run_status(storage, run).state != "running"
+        state = run_status(storage, run).state if follow else "done"
+        if state == "running":
+            worked = time.monotonic()
+        over = state == "done" or time.monotonic() - worked > grace
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
-from jobs.ray_jobs import stop_jobs
 from jobs.run_log import read_run_log, read_step_log
-from jobs.runs import list_runs, read_run
+from jobs.runs import list_runs
 from jobs.status import RunStatus, duration, run_status
-from jobs.stop import request_run_stop
+from jobs.stop_view import stop_run
 from jobs.terminal import out, print_evaluations, say
 from pipeline.storage import Storage
 
@@ -66,12 +65,8 @@ def stop(
     ] = None,
 ) -> None:
     """Ask a run to stop: training writes a milestone first, no step is lost. Example: ncp stop demo-1a2b3c"""
-    opened = Storage(storage)
-    read_run(opened, run)
-    running = request_run_stop(opened, run) + (stop_jobs(address, run) if address else [])
-    say(
-        f"{run}: asked to stop; {', '.join(running) or 'nothing'} was running. Resume with the same ncp run command"
-    )
+    for line in stop_run(Storage(storage), run, address):
+        say(line)
 
 
 def report(

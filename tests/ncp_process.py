@@ -48,7 +48,11 @@ class NcpProcess:
 
     def finish(self) -> tuple[int, str]:
         """Wait for the end: (exit code, all output)."""
-        output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        try:
+            output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
         return self.process.returncode, output
 
     def wait_until(self, condition: Callable[[], bool]) -> None:

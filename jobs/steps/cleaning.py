@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from curriculum.schema import Recipe
+from jobs.preflight import staging_demand
 from jobs.ray_session import call_remote
 from jobs.steps.tokenizer import pinned
 from pipeline.dag.runner import StepContext
@@ -21,7 +22,16 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """The receipt holds the cleaned source's pin, and how many documents each filter removed."""
     source = context.step.identity["source"]
     pin = pinned(recipe, context.storage, source)
-    return call_remote(_clean, recipe, source, pin, context.storage.url, context.step.key)
+    return call_remote(
+        _clean,
+        recipe,
+        source,
+        pin,
+        context.storage.url,
+        context.step.key,
+        demand=staging_demand(recipe.runtime),
+        say=context.report_waiting,
+    )
 
 
 def cleaned(context: StepContext, source: str) -> tuple[Pin, dict[str, Any]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from curriculum.schema import Recipe
+from jobs.preflight import staging_demand
 from jobs.ray_session import call_remote
 from jobs.steps.cleaning import cleaned
 from jobs.steps.tokenizer import pinned, tokenizer_key
@@ -29,6 +30,8 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         context.step.key,
         context.attempt,
         tokenizer_key(context),
+        demand=staging_demand(recipe.runtime),
+        say=context.report_waiting,
     )
 
 

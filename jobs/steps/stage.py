@@ -15,6 +15,7 @@ from curriculum.tokens import root_stage, tokens_before
 from jobs.gates import accepted_gate, check_gate
 from jobs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
 from jobs.metric_log import read_metrics
+from jobs.preflight import training_demand
 from jobs.ray_session import await_remote, submit_remote
 from jobs.stop import attempt_stop_requested, preemption_reason, request_attempt_stop, signalled
 from jobs.train_job import Parent, TrainJob
@@ -42,7 +43,12 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     write_transition(context.storage, job, context.store.newest_milestone(job.stop_step))
     task = submit_remote(_fit, job, recipe.runtime)
     try:
-        await_remote(task, patience=lambda: not signalled())
+        await_remote(
+            task,
+            patience=lambda: not signalled(),
+            demand=training_demand(recipe.runtime),
+            say=context.report_waiting,
+        )
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
         give_up = time.monotonic() + STOP_GRACE_SECONDS

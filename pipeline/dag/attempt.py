@@ -47,6 +47,12 @@ class StepContext:
     def report_progress(self, **progress: Any) -> None:
         self.store.write_progress(self.attempt, progress)
 
+    def report_waiting(self, text: str) -> None:
+        """What the attempt waits for, beside what it last said of itself."""
+        last = self.store.progress() or {}
+        kept = last if last.get("attempt") == self.attempt else {}
+        self.store.write_progress(self.attempt, {**kept, "phase": text})
+
 
 Executor = Callable[[StepContext], dict[str, Any]]
 
