@@ -57,6 +57,8 @@ def train(job: TrainJob) -> None:
     loader = build_loader(storage, job)
     model, optimizers = build_sharded(job)
     start, stability = _load_state(storage, job, loader, model, optimizers)
+    if job.compile:
+        compile_layers(model, job.compile_backend)
     _Trainer(job, storage, loader, model, optimizers, stability).run(start)
 
 
@@ -89,8 +91,6 @@ def build_sharded(job: TrainJob) -> tuple[NCPModel, Optimizers]:
     )
     if job.activation_checkpointing:
         checkpoint_blocks(model)
-    if job.compile:
-        compile_layers(model, job.compile_backend)
     model.to_empty(device=job.device)
     return model, build_optimizers(model, job.stage.optimizer)
 
@@ -127,7 +127,7 @@ def _load_state(
         return 0, SkipWindow(job.stage.stability, device=job.device)
     initialize_weights(model, job.model, job.stage.seed)
     if job.model.concept.enabled and job.model.concept.codebook_init == "data":
-        initialize_codebooks(model, loader.fixed_batch(CODEBOOK_WINDOWS))
+        initialize_codebooks(model, loader.fixed_batch(CODEBOOK_WINDOWS).to(job.device))
     stability = SkipWindow(job.stage.stability, device=job.device)
     save_milestone(storage, job, 0, model, optimizers, stability.state())
     return 0, stability
