@@ -30,8 +30,8 @@ VERSIONS = {"tokenizer": 1, "cleaning": 1, "shards": 1, "stage": 1, "evaluation"
 def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
     """All steps of `recipe`, in an order in which they can run.
 
-    `pins` maps a source to the digest of its content; a source that is missing there is not pinned yet, and every step
-    that hangs on it has no fingerprint.
+    `pins` maps a source, or a checkpoint from outside that a stage starts from, to the digest of its content; what is
+    missing there is not pinned yet, and every step that hangs on it has no fingerprint.
     """
     tokenizer = _tokenizer_step(recipe, pins)
     steps = [tokenizer]
@@ -45,12 +45,12 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
     awaited: list[str] = []
     """Evaluations that the next stage waits for."""
     for name, stage in recipe.stages.items():
-        stages[name] = _stage_step(recipe, name, stages, shards, tuple(awaited))
+        stages[name] = _stage_step(recipe, name, stages, shards, tuple(awaited), pins)
         steps.append(stages[name])
         if not wants_evaluation(stage):
             continue
         first = len(evaluations)
-        if not evaluations:
+        if not evaluations and stage.init.load != "full":
             untrained = replace(stage.evaluation, suites=())
             evaluations.append(_evaluation_step(recipe, UNTRAINED, stages[name], 0, stage, untrained, shards))
         evaluations.append(
@@ -178,11 +178,14 @@ def _stage_step(
     stages: Mapping[str, Step],
     shards: Mapping[str, Step],
     after: tuple[str, ...],
+    pins: Mapping[str, str],
 ) -> Step:
     stage = recipe.stages[name]
     parent = stage.init.from_
     if parent is None:
         init: dict[str, Any] = {"seed": stage.seed}
+    elif parent not in stages:
+        init = {"content": pins.get(parent, UNKNOWN), "load": stage.init.load}
     else:
         init = {
             "from": stages[parent].fingerprint,
@@ -212,7 +215,7 @@ def _stage_step(
         },
         needs=(
             *(shards[source].name for source in sorted(stage.mixture)),
-            *((parent,) if parent is not None else ()),
+            *((parent,) if parent is not None and parent in stages else ()),
         ),
         after=after,
         milestone=stage_steps(stage),

@@ -12,6 +12,8 @@ from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
 from jobs.graph import build_graph, evaluates_beside, run_name, tokenizer_sources, used_sources
+from jobs.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
+from jobs.notify import Notifier
 from jobs.preflight import cluster_capacity, preflight
 from jobs.preflight_costs import preflight_costs
 from jobs.ray_session import ray_session
@@ -65,6 +67,10 @@ def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
         pin = load_pin(storage, name, recipe.sources[name], recipe.runtime.locations.get(name))
         if pin is not None:
             pins[name] = pin.digest
+    for name, location in initial_names(recipe).items():
+        checkpoint = load_pinned(storage, name, location)
+        if checkpoint is not None:
+            pins[name] = checkpoint.digest
     return pins
 
 
@@ -77,6 +83,14 @@ def pin_sources(storage: Storage, recipe: Recipe, say: Callable[[str], None]) ->
             megabytes = sum(file.size for file in pin.files) / 1e6
             say(f"pinned {name}: {len(pin.files)} files, {megabytes:.1f} MB, {pin.digest[:12]}")
             pins[name] = pin.digest
+    for name, location in initial_names(recipe).items():
+        checkpoint = pin_checkpoint(storage, name, location)
+        for stage_name, stage in recipe.stages.items():
+            if stage.init.from_ == name:
+                check_load(stage_name, stage.init.load, stage.global_batch_tokens, checkpoint)
+        if name not in pins:
+            say(f"pinned {name}: {checkpoint.kind}, {checkpoint.digest[:12]}")
+            pins[name] = checkpoint.digest
     return pins
 
 
@@ -160,7 +174,11 @@ def run_recipe(
     waiting = [row for row in chosen if row.state != "done"]
     left = f"; {len(steps) - len(chosen)} left out" if len(chosen) < len(steps) else ""
     say(f"run {run} in {storage.url}: {len(chosen)} steps, {len(chosen) - len(waiting)} done already{left}")
-    with RunLog(storage, run) as log, RunDisplay(storage, len(chosen), keep=log.add) as display:
+    with (
+        RunLog(storage, run) as log,
+        RunDisplay(storage, len(chosen), keep=log.add) as display,
+        Notifier(storage, run, steps, recipe.runtime.notify, say=display.line) as notifier,
+    ):
         if not waiting:
             outcome = run_steps(steps, storage, {}, run=run, on_event=display.on_event, wanted=wanted)
             return planned, outcome
@@ -185,6 +203,7 @@ def run_recipe(
                 if run_stop_requested(storage, run):
                     raise StoppedByRequest(str(stop)) from stop
                 raise
+        notifier.ended(outcome)
     return planned, outcome
 
 

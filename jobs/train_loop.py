@@ -16,17 +16,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from jobs.alerts import AlertWatch
 from jobs.attempt_watch import AttemptWatch
+from jobs.load_initial import load_initial
 from jobs.metric_log import MetricRow, MetricWriter
-from jobs.milestones import load_milestone, save_milestone
+from jobs.milestone_writer import CheckpointFailed, MilestoneWriter
+from jobs.milestones import load_milestone
+from jobs.preemption import PreemptionNotice
 from jobs.prefetch import Prefetcher
-from jobs.stability import SkipWindow
+from jobs.stability import SkipWindow, UnstableTraining
 from jobs.step_clock import StepClock
+from jobs.stop import request_preemption
 from jobs.tracking import NoTracker, open_tracker
 from jobs.train_job import TrainJob
 from jobs.train_step import RankBatch, StepResult, StepTaker, exchange_counts, load_rank_batch
@@ -44,10 +50,20 @@ from pipeline.storage import Storage
 
 CODEBOOK_WINDOWS = 16
 """Windows of the global order, from its start, whose chunks initialise the codebooks."""
+FINISH_SECONDS = 60.0
+"""After an error: how long the milestone in flight may still take to become complete."""
 
 
 class NonFiniteLoss(ValueError):
     """The loss is not a number; nothing after the last milestone was kept."""
+
+
+ALERTED: dict[type[BaseException], str] = {
+    NonFiniteLoss: "non_finite_loss",
+    UnstableTraining: "unstable",
+    CheckpointFailed: "checkpoint_failed",
+}
+"""Errors that end an attempt and that a person should hear of, by the kind of their alert."""
 
 
 def train(job: TrainJob) -> None:
@@ -56,10 +72,11 @@ def train(job: TrainJob) -> None:
     storage = Storage(job.storage_url)
     loader = build_loader(storage, job)
     model, optimizers = build_sharded(job)
-    start, stability = _load_state(storage, job, loader, model, optimizers)
+    milestones = MilestoneWriter(storage, job, model, optimizers)
+    start, stability = _load_state(storage, job, loader, model, optimizers, milestones)
     if job.compile:
         compile_layers(model, job.compile_backend)
-    _Trainer(job, storage, loader, model, optimizers, stability).run(start)
+    _Trainer(job, storage, loader, model, optimizers, stability, milestones).run(start)
 
 
 def build_loader(storage: Storage, job: TrainJob) -> WindowLoader:
@@ -108,7 +125,12 @@ def training_mesh(job: TrainJob) -> DeviceMesh:
 
 
 def _load_state(
-    storage: Storage, job: TrainJob, loader: WindowLoader, model: NCPModel, optimizers: Optimizers
+    storage: Storage,
+    job: TrainJob,
+    loader: WindowLoader,
+    model: NCPModel,
+    optimizers: Optimizers,
+    milestones: MilestoneWriter,
 ) -> tuple[int, SkipWindow]:
     """The state to start from: this trajectory's newest milestone, the parent stage's final one, or the seed.
 
@@ -122,15 +144,25 @@ def _load_state(
         marker = load_milestone(storage, job.step_key, newest[0], model, optimizers)
         return newest[0], SkipWindow(job.stage.stability, marker["stability"], job.device)
     if job.parent is not None:
-        carried = optimizers if job.parent.load == "weights+optimizer" else None
-        load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
-        return 0, SkipWindow(job.stage.stability, device=job.device)
+        carried = None if job.parent.load == "weights" else optimizers
+        marker = load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
+        return job.first_step, _window(job, marker)
+    if job.initial is not None:
+        window = _window(job, load_initial(job.initial, job.stage.init.load, job.model, model, optimizers))
+        milestones.save(job.first_step, window.state())
+        return job.first_step, window
     initialize_weights(model, job.model, job.stage.seed)
     if job.model.concept.enabled and job.model.concept.codebook_init == "data":
         initialize_codebooks(model, loader.fixed_batch(CODEBOOK_WINDOWS).to(job.device))
     stability = SkipWindow(job.stage.stability, device=job.device)
-    save_milestone(storage, job, 0, model, optimizers, stability.state())
+    milestones.save(0, stability.state())
     return 0, stability
+
+
+def _window(job: TrainJob, marker: dict[str, Any]) -> SkipWindow:
+    """The skip rule's window at a stage's start: empty, unless the stage goes on where its parent stood."""
+    state = marker["stability"] if job.stage.init.load == "full" else None
+    return SkipWindow(job.stage.stability, state, job.device)
 
 
 class _Trainer:
@@ -144,15 +176,25 @@ class _Trainer:
         model: NCPModel,
         optimizers: Optimizers,
         stability: SkipWindow,
+        milestones: MilestoneWriter,
     ):
         self.job, self.storage = job, storage
-        self.model, self.optimizers, self.stability = model, optimizers, stability
+        self.stability, self.milestones = stability, milestones
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.taker = StepTaker(job, model, optimizers, stability, self.world_size)
         self.batches = Prefetcher(self._load_batch(loader), stop=job.stop_step)
         self.metrics = MetricWriter(storage, job.step_key, job.attempt) if self.rank == 0 else None
         self.watch = AttemptWatch(storage, job.step_key, job.attempt) if self.rank == 0 else None
         self.tracker = open_tracker(job) if self.rank == 0 else NoTracker()
+        self.alerts = AlertWatch(
+            storage,
+            job.step_key,
+            job.attempt,
+            job.run,
+            codebook_entries=job.model.concept.entries if job.model.concept.enabled else 0,
+            dead_codebook_share=job.alert_dead_codebook_share,
+        )
+        self.taken = 0
         self.clock = StepClock(
             tokens_per_step=job.stage.global_batch_tokens,
             flops_per_token=flops_per_token(job.model, job.stage.sequence_length).total,
@@ -168,18 +210,31 @@ class _Trainer:
 
     def run(self, start: int) -> None:
         self.first_step = start
-        self.model.train()
+        self.taker.model.train()
         job = self.job
         try:
-            with Watchdog(
-                self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds
-            ) as watchdog:
+            with (
+                PreemptionNotice(self._preempted),
+                Watchdog(
+                    self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds, job.run
+                ) as watchdog,
+            ):
                 self._run(watchdog, start)
+        except tuple(ALERTED) as error:
+            if self.rank == 0:
+                self.alerts.fail(ALERTED[type(error)], error, self.taken + 1)
+            raise
         finally:
+            self.milestones.finish(FINISH_SECONDS)
             self.batches.close()
             self.tracker.close()
             if self.watch is not None:
                 self.watch.close()
+
+    def _preempted(self, reason: str) -> None:
+        request_preemption(
+            self.storage, self.job.step_key, self.job.attempt, f"{reason} of the worker of rank {self.rank}"
+        )
 
     def _run(self, watchdog: Watchdog, start: int) -> None:
         for step in range(start, self.job.stop_step):
@@ -187,23 +242,29 @@ class _Trainer:
             row = self._step(step)
             if row is not None:
                 self._record(row)
+            self.taken = taken
             self._heed_storage(taken)
+            self.milestones.check()
             watchdog.step_taken()
             if self._milestone_due(taken):
                 begun = time.monotonic()
                 self._check_steps()
                 if self.metrics is not None:
                     self.metrics.close_segment()
-                save_milestone(
-                    self.storage, self.job, taken, self.model, self.optimizers, self.stability.state()
-                )
+                self.milestones.save(taken, self.stability.state())
                 self.clock.stalled(time.monotonic() - begun)
-                watchdog.step_taken()
             if self.stopping:
-                return
+                break
+        self.milestones.wait()
 
     def _milestone_due(self, taken: int) -> bool:
-        return self.stopping or taken == self.job.stop_step or taken % self.job.checkpoint_every_steps == 0
+        permanent = self.job.permanent_checkpoint_every_steps
+        return (
+            self.stopping
+            or taken == self.job.stop_step
+            or taken % self.job.checkpoint_every_steps == 0
+            or (permanent > 0 and taken % permanent == 0)
+        )
 
     def _step(self, step: int) -> MetricRow | None:
         """Optimizer step `step` (from 0), and its row if it is one that is logged."""
@@ -245,6 +306,7 @@ class _Trainer:
             return
         self.metrics.add(row)
         self.tracker.log(row)
+        self.alerts.observe(row)
         taken = row.step - self.first_step
         rate = taken * self.job.stage.global_batch_tokens / max(1e-9, time.monotonic() - self.started_at)
         remaining = (self.job.stop_step - row.step) * self.job.stage.global_batch_tokens

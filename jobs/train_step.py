@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from curriculum.schedule import learning_rate
+from jobs.batch_check import check_ids
 from jobs.stability import SkipWindow
 from jobs.train_job import TrainJob
 from ncp_model import NCPModel
@@ -37,6 +38,7 @@ class RankBatch:
 def load_rank_batch(loader: WindowLoader, job: TrainJob, step: int, rank: int, world_size: int) -> RankBatch:
     """Read, cut and count this rank's share of batch `step` (from 0), in page-locked memory if it goes to a GPU."""
     micro_batches = loader.batch(step, rank, world_size, job.micro_batch_size)
+    check_ids(loader, micro_batches, step, rank, world_size, job.model.vocab_size)
     counts = torch.zeros(4, dtype=torch.int64)
     for batch in micro_batches:
         local = loss_counts(batch.labels, job.model.concept.chunk_size, batch.doc_starts)
