@@ -161,8 +161,8 @@ def _load_state(
 
 def _window(job: TrainJob, marker: dict[str, Any]) -> SkipWindow:
     """The skip rule's window at a stage's start: empty, unless the stage goes on where its parent stood."""
-    state = marker["stability"] if job.stage.init.load == "full" else None
-    return SkipWindow(job.stage.stability, state, job.device)
+    carried = marker["stability"] if job.stage.init.load == "full" else None
+    return SkipWindow(job.stage.stability, carried, job.device)
 
 
 class _Trainer:
@@ -179,7 +179,7 @@ class _Trainer:
         milestones: MilestoneWriter,
     ):
         self.job, self.storage = job, storage
-        self.stability, self.milestones = stability, milestones
+        self.model, self.stability, self.milestones = model, stability, milestones
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.taker = StepTaker(job, model, optimizers, stability, self.world_size)
         self.batches = Prefetcher(self._load_batch(loader), stop=job.stop_step)
@@ -210,7 +210,7 @@ class _Trainer:
 
     def run(self, start: int) -> None:
         self.first_step = start
-        self.taker.model.train()
+        self.model.train()
         job = self.job
         try:
             with (
@@ -242,8 +242,8 @@ class _Trainer:
             row = self._step(step)
             if row is not None:
                 self._record(row)
-            self.taken = taken
             self._heed_storage(taken)
+            self.taken = taken
             self.milestones.check()
             watchdog.step_taken()
             if self._milestone_due(taken):
@@ -253,6 +253,7 @@ class _Trainer:
                     self.metrics.close_segment()
                 self.milestones.save(taken, self.stability.state())
                 self.clock.stalled(time.monotonic() - begun)
+                watchdog.step_taken()
             if self.stopping:
                 break
         self.milestones.wait()

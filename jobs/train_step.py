@@ -36,7 +36,10 @@ class RankBatch:
 
 
 def load_rank_batch(loader: WindowLoader, job: TrainJob, step: int, rank: int, world_size: int) -> RankBatch:
-    """Read, cut and count this rank's share of batch `step` (from 0), in page-locked memory if it goes to a GPU."""
+    """Read, cut and count this rank's share of batch `step` (from 0), in page-locked memory if it goes to a GPU.
+
+    Raises PoisonedBatch for ids outside the vocabulary.
+    """
     micro_batches = loader.batch(step, rank, world_size, job.micro_batch_size)
     check_ids(loader, micro_batches, step, rank, world_size, job.model.vocab_size)
     counts = torch.zeros(4, dtype=torch.int64)
