@@ -64,8 +64,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         )
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
-        give_up = time.monotonic() + STOP_GRACE_SECONDS
-        await_remote(task, patience=lambda: time.monotonic() < give_up)
+        await_remote(task, patience=_Grace(growth).left)
     except WorkerLost as error:
         _raise_preempted(context.storage, job, error)
         raise
@@ -76,6 +75,22 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
                 raise Preempted(f"from {workers} to {growth.wanted} workers, for which there is room now")
             raise Stopped("stopped on request")
     return {}
+
+
+class _Grace:
+    """How long an attempt that was told to stop may take: as long as it likes to make way for a larger one, and
+    STOP_GRACE_SECONDS from when a person or the machine wants it to end."""
+
+    def __init__(self, growth: Growth):
+        self._growth = growth
+        self._give_up: float | None = None
+
+    def left(self) -> bool:
+        if self._growth.wanted and not signalled():
+            return True
+        if self._give_up is None:
+            self._give_up = time.monotonic() + STOP_GRACE_SECONDS
+        return time.monotonic() < self._give_up
 
 
 def _raise_preempted(storage: Storage, job: TrainJob, cause: WorkerLost | None) -> None:
