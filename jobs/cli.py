@@ -15,8 +15,11 @@ from jobs import (
     checkpoint_commands,
     compare_commands,
     data_commands,
+    doctor_commands,
+    evaluation_commands,
     monitor_commands,
     run_commands,
+    scaling_commands,
     storage_commands,
     watch_commands,
 )
@@ -44,11 +47,13 @@ app.command()(watch_commands.logs)
 app.command()(watch_commands.stop)
 app.command()(monitor_commands.report)
 app.command()(compare_commands.compare)
-app.command(name="eval")(checkpoint_commands.evaluate)
+app.command(name="eval")(evaluation_commands.evaluate)
+app.command()(scaling_commands.scaling)
 app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command()(data_commands.which_docs)
 app.command()(storage_commands.gc)
+app.command()(doctor_commands.doctor)
 app.add_typer(storage_commands.app, name="runs")
 app.add_typer(data_commands.app, name="data")
 
