@@ -74,7 +74,7 @@ def report(
     storage: StorageOption = DEFAULT_STORAGE,
     to: Annotated[str | None, typer.Option(help="Write the page here instead of beside the run.")] = None,
 ) -> None:
-    """One self-contained HTML page about a run, finished or not. Prints the table and the page's path."""
+    """One self-contained HTML page about a run, finished or not. Prints the table and the page's path. Example: ncp report demo-1a2b3c"""
     from jobs.report.page import render_page
     from jobs.run_report import run_report
 

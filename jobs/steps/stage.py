@@ -20,7 +20,7 @@ from jobs.ray_session import await_remote, submit_remote
 from jobs.stop import attempt_stop_requested, preemption_reason, request_attempt_stop, signalled
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
-from pipeline.dag.runner import StepContext, Stopped
+from pipeline.dag.runner import Preempted, StepContext, Stopped
 from pipeline.dag.store import StepStore
 from pipeline.data.manifest import Manifest
 from pipeline.data.order import Order, check_supply
@@ -67,7 +67,7 @@ def _raise_preempted(storage: Storage, job: TrainJob, cause: WorkerLost | None) 
     """Tell the runner that a machine was taken away, if it was: also when it went before the milestone was complete."""
     reason = preemption_reason(storage, job.step_key, job.attempt)
     if reason is not None:
-        raise WorkerLost(f"preempted: {reason}" + (f"; {cause}" if cause else "")) from cause
+        raise Preempted(f"preempted: {reason}" + (f"; {cause}" if cause else "")) from cause
 
 
 def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
