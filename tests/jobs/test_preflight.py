@@ -47,3 +47,12 @@ def test_a_local_directory_is_fine_on_one_host_and_object_storage_on_many(tmp_pa
     two_nodes_one_host = [{"NodeManagerHostname": socket.gethostname()}] * 2
     check_shared_storage(Storage(str(tmp_path)), two_nodes_one_host)
     check_shared_storage(Storage("memory://x"), [{"NodeManagerHostname": "a"}, {"NodeManagerHostname": "b"}])
+
+
+def test_an_evaluation_beside_training_has_to_fit_next_to_it() -> None:
+    eight = replace(RUNTIME, num_workers=8, gpus_per_worker=1.0)
+    check_resources({"CPU": 64.0, "GPU": 9.0}, eight, beside=True)
+    with pytest.raises(
+        PreflightError, match=r"beside needs 1 GPU next to the 8 .* lower runtime.num_workers to 7"
+    ):
+        check_resources({"CPU": 64.0, "GPU": 8.0}, eight, beside=True)
