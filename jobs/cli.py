@@ -15,7 +15,9 @@ from jobs import (
     checkpoint_commands,
     data_commands,
     doctor_commands,
+    evaluation_commands,
     run_commands,
+    scaling_commands,
     storage_commands,
     watch_commands,
 )
@@ -40,7 +42,8 @@ app.command()(watch_commands.status)
 app.command()(watch_commands.logs)
 app.command()(watch_commands.stop)
 app.command()(watch_commands.report)
-app.command(name="eval")(checkpoint_commands.evaluate)
+app.command(name="eval")(evaluation_commands.evaluate)
+app.command()(scaling_commands.scaling)
 app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command()(data_commands.which_docs)
