@@ -49,7 +49,7 @@ def inspect(
 
 @app.command()
 def verify(path: PathArgument, tokenizer: TokenizerOption = None) -> None:
-    """Check every shard against the manifest: sizes, sha256, tokens, ends of documents. Exit code 1 if anything is wrong."""
+    """Check every shard against the manifest: sizes, sha256, tokens, ends of documents. Exit code 1 if anything is wrong. Example: ncp data verify ncp-store/steps/shards-x-0123"""
     storage, output = shard_sets.open_output(path)
     problems = shard_sets.verify(storage, output, tokenizer=_tokenizer(tokenizer))
     for problem in problems:
@@ -61,7 +61,7 @@ def verify(path: PathArgument, tokenizer: TokenizerOption = None) -> None:
 
 @app.command()
 def stats(path: PathArgument) -> None:
-    """Lengths, bytes per token and the commonest tokens of a shard set, as JSON."""
+    """Lengths, bytes per token and the commonest tokens of a shard set, as JSON. Example: ncp data stats ncp-store/steps/shards-x-0123"""
     storage, output = shard_sets.open_output(path)
     print(json.dumps(asdict(shard_sets.stats(storage, output)), indent=1))
 
