@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curriculum.ladder_spec import LadderSpec
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
 
@@ -137,6 +138,10 @@ class EvaluationSpec:
     """At most this many held-out tokens per source."""
     when: str = "before_next_stage"
     """`before_next_stage`, or `beside`: while the next stage trains, on resources of its own. Part of no identity."""
+    every_steps: int = 0
+    """Also evaluate the milestones at multiples of this step; 0: only the one at the stop."""
+    data: str = ""
+    """A source of questions in the published package's layout, instead of it; the questions' content is then identity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +212,20 @@ class NotifySpec:
 class RuntimeSpec:
     """Where and how fast. Never part of an identity."""
 
-    num_workers: int = 2
+    num_workers: int | tuple[int, int] = 2
+    """Training workers; `[min, max]` is elastic: as many as the cluster has room for, asked at every attempt, and more
+    from a milestone on when there is room for more (jobs/elastic.py)."""
+    elastic_check_seconds: float = 30.0
+    """How often an elastic stage looks for room for more workers."""
+    shard_size: int = 0
+    """Workers over which one copy of the model is sharded, the copies being replicas (HSDP); 0 shards over all of them.
+    The number of workers must be a multiple of it."""
+    activation_checkpointing: bool = False
+    """Recompute each transformer block in the backward pass instead of keeping its activations."""
+    compile: bool = False
+    """torch.compile for each layer. Minutes at the start of every attempt; of no use on a CPU."""
+    peak_flops_per_worker: float = 0.0
+    """What a worker's device could do, in operations per second at the compute precision; 0: no `mfu` column."""
     cpus_per_worker: float = 0.5
     gpus_per_worker: float = 0.0
     micro_batch_size: int = 4
@@ -249,8 +267,20 @@ class RuntimeSpec:
     notify: NotifySpec = field(default_factory=NotifySpec)
     alert_dead_codebook_share: float = 0.5
     """Alert when a larger share of the codewords stays unused."""
+    evaluation_actors: int = 2
+    """Actors of an evaluation, each as large as a training worker; the numbers do not depend on how many."""
+    unsafe_execution: bool = False
+    """Run generated programs where they cannot be contained."""
     wandb_project: str = ""
     """Empty: no W&B. Otherwise metrics also go there, offline unless an API key is present."""
+
+    @property
+    def min_workers(self) -> int:
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[0]
+
+    @property
+    def max_workers(self) -> int:
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +299,8 @@ class Recipe:
     """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""
+    ladder: LadderSpec | None = None
+    """Sizes by budgets for a scaling law (`ncp scaling`), made of the first stage. Part of no identity."""
     generations: Mapping[str, int] = field(default_factory=dict)
     """Step name -> how often it was asked to be computed anew (`--force`). Above 0 it is part of the step's identity."""
     runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

@@ -11,10 +11,18 @@ from jobs.collection import starting
 from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
-from jobs.graph import build_graph, evaluates_beside, run_name, tokenizer_sources, used_sources
+from jobs.graph import (
+    build_graph,
+    evaluates_beside,
+    evaluation_sources,
+    run_name,
+    tokenizer_sources,
+    used_sources,
+)
 from jobs.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
 from jobs.notify import Notifier
 from jobs.preflight import cluster_capacity, preflight
+from jobs.preflight_costs import preflight_costs
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run
@@ -54,9 +62,9 @@ class Planned:
 
 
 def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
-    """Sources whose content the run needs: the stages' and the tokenizer's."""
+    """Sources whose content the run needs: the stages', the tokenizer's, and the evaluations' own questions."""
     extra = tokenizer_sources(recipe) if recipe.tokenizer.train is not None else ()
-    return tuple(sorted({*used_sources(recipe), *extra}))
+    return tuple(sorted({*used_sources(recipe), *extra, *evaluation_sources(recipe)}))
 
 
 def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
@@ -183,6 +191,7 @@ def run_recipe(
             return planned, outcome
         with ray_session(recipe.runtime), stop_on_signals():
             preflight(storage, recipe.runtime, beside=evaluates_beside(recipe), say=display.line)
+            preflight_costs(storage, recipe, say=display.line)
             try:
                 outcome = run_steps(
                     steps,
