@@ -119,9 +119,11 @@ class InitSpec:
     """Where a stage's weights come from. Without `from_` they are drawn from the stage's seed."""
 
     from_: str | None = None
-    """Name of an earlier stage; its milestone at its stop is loaded. Written `from:` in YAML."""
+    """Name of an earlier stage, whose milestone at its stop is loaded; or a checkpoint from outside the run: a name whose
+    place is in `runtime.locations`, or the place itself (`jobs.initial_checkpoint`). Written `from:` in YAML."""
     load: str = "weights+optimizer"
-    """`weights`, or `weights+optimizer` (OLMo 3's transition). Step, data position and seed are the stage's own."""
+    """`weights`, or `weights+optimizer` (OLMo 3's transition): step and data position start anew. `full` goes on at the
+    parent's step, data position and skip window, under the stage's own schedule. The seed is always the stage's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,7 @@ class EvaluationSpec:
     heldout_tokens: int = 262_144
     """At most this many held-out tokens per source."""
     when: str = "before_next_stage"
+    """`before_next_stage`, or `beside`: while the next stage trains, on resources of its own. Part of no identity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +194,16 @@ class StageSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotifySpec:
+    """Whom to tell when a run is done, failed or refused, and of every alert."""
+
+    url: str = ""
+    """A webhook that takes JSON. A secret one belongs into the environment, as NCP_NOTIFY_URL, which is kept nowhere."""
+    command: str = ""
+    """A command line that gets the same JSON on its standard input."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RuntimeSpec:
     """Where and how fast. Never part of an identity."""
 
@@ -203,9 +216,20 @@ class RuntimeSpec:
     staging_cpus_per_task: float = 0.5
     checkpoint_every_steps: int = 1000
     """Ephemeral milestones: what a crash may cost at most. The newest is kept, and the stage's last for ever."""
+    permanent_checkpoint_every_steps: int = 0
+    """Milestones that are kept for ever, written even between ephemeral ones; 0: only those that a run or stage ends at."""
+    async_checkpoints: bool = True
+    """Write milestones beside the training, from a copy of the state in host memory; false saves that memory."""
     log_every_steps: int = 1
+    parallel_steps: int = 2
+    """Independent steps that run at the same time: sources being staged, evaluations beside training."""
     retries: int = 3
-    """New attempts at a step after an infrastructure failure (a lost worker, a full disk). Bad input is not retried."""
+    """New attempts at a step after infrastructure failures (a lost worker, a full disk) with no milestone between them."""
+    preemption_retries: int = 1000
+    """New attempts after the machine was taken away by whoever lent it. Bad input is never tried again."""
+    retry_backoff_seconds: float = 1.0
+    """Pause before the first new attempt, doubled with each further failure, half of it drawn at random."""
+    retry_backoff_limit_seconds: float = 300.0
     node_wait_seconds: float = 600.0
     """How long a run waits at its start for a cluster that is still too small, before it says so and ends."""
     cluster_grows: bool = False
@@ -221,7 +245,10 @@ class RuntimeSpec:
     hang_timeout_seconds: float = 1800.0
     """A worker that takes no step for this long is dumped and ended; 0 switches this off."""
     locations: Mapping[str, str] = field(default_factory=dict)
-    """Source name -> directory or URL. Builtin sources need none."""
+    """Name of a source, or of a checkpoint that a stage starts from -> directory or URL. Builtin sources need none."""
+    notify: NotifySpec = field(default_factory=NotifySpec)
+    alert_dead_codebook_share: float = 0.5
+    """Alert when a larger share of the codewords stays unused."""
     wandb_project: str = ""
     """Empty: no W&B. Otherwise metrics also go there, offline unless an API key is present."""
 
@@ -242,4 +269,6 @@ class Recipe:
     """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""
+    generations: Mapping[str, int] = field(default_factory=dict)
+    """Step name -> how often it was asked to be computed anew (`--force`). Above 0 it is part of the step's identity."""
     runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

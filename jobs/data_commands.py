@@ -40,6 +40,8 @@ def inspect(
     print(f"held out    {len(manifest.heldout):,} ({manifest.heldout_tokens:,} tokens)")
     for name, value in sorted(manifest.counters.to_json().items()):
         print(f"{name:<11} {value}")
+    for name, value in (manifest.cleaning or {}).items():
+        print(f"cleaning    {name}: {value}")
     for sample in found:
         print(f"\n{sample.doc_key}: {sample.tokens:,} tokens, {sample.n_bytes:,} bytes")
         print(f"  {sample.text!r}" if sample.text is not None else f"  {sample.input_ids}")

@@ -13,7 +13,7 @@ from jobs.checkpoint_ref import CheckpointRef
 from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.graph import build_evaluation
-from jobs.launch import known_pins
+from jobs.launch import known_pins, retry_policy
 from jobs.preflight import preflight
 from jobs.ray_session import ray_session
 from jobs.stop import signalled, stop_on_signals
@@ -47,7 +47,7 @@ def evaluate_checkpoint(
                 executors(recipe),
                 run=reference.run,
                 on_event=display.on_event,
-                retries=recipe.runtime.retries,
+                retry=retry_policy(recipe.runtime),
                 stop_requested=signalled,
             )
     else:

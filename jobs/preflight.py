@@ -18,12 +18,17 @@ class PreflightError(ValueError):
 
 
 def preflight(
-    storage: Storage, runtime: RuntimeSpec, *, say: Callable[[str], None] = lambda text: None
+    storage: Storage,
+    runtime: RuntimeSpec,
+    *,
+    beside: bool = False,
+    say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Check the connected Ray cluster against the recipe's runtime. Raises PreflightError.
 
-    The nodes of a cluster that RAY_ADDRESS names may still be starting: they are waited for `runtime.node_wait_seconds`.
-    One that `runtime.cluster_grows` gets each step's nodes when that step asks; here it is only told what is to come.
+    `beside`: whether some stage is evaluated while the next one trains. The nodes of a cluster that RAY_ADDRESS names may
+    still be starting: they are waited for `runtime.node_wait_seconds`. One that `runtime.cluster_grows` gets each step's
+    nodes when that step asks; here it is only told what is to come.
     """
     import ray
 
@@ -35,9 +40,17 @@ def preflight(
         _await_nodes(runtime)
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if not runtime.cluster_grows:
-        check_resources(ray.cluster_resources(), runtime)
+        check_resources(ray.cluster_resources(), runtime, beside=beside)
         check_places(nodes, runtime)
     check_shared_storage(storage, nodes)
+
+
+def cluster_capacity() -> dict[str, float]:
+    """CPUs and GPUs of the connected cluster, which the steps that run at the same time share."""
+    import ray
+
+    available = ray.cluster_resources()
+    return {resource: available.get(resource, 0.0) for resource in ("CPU", "GPU")}
 
 
 def training_demand(runtime: RuntimeSpec) -> Demand:
@@ -69,13 +82,23 @@ def check_places(nodes: list[Any], runtime: RuntimeSpec) -> None:
         )
 
 
-def check_resources(available: Mapping[str, float], runtime: RuntimeSpec) -> None:
-    """Raise PreflightError when the workers could never all be placed: Ray would wait for ever with a warning."""
+def check_resources(available: Mapping[str, float], runtime: RuntimeSpec, *, beside: bool = False) -> None:
+    """Raise PreflightError when the workers could never all be placed: Ray would wait for ever with a warning.
+
+    An evaluation beside training has the resources of one worker, reserved out of training's: it is refused here
+    instead of changing the number of workers, on which the exact bits of training depend.
+    """
     for resource, key, each in (
         ("CPU", "cpus_per_worker", runtime.cpus_per_worker),
         ("GPU", "gpus_per_worker", runtime.gpus_per_worker),
     ):
         needed = runtime.num_workers * each
+        if needed <= available.get(resource, 0.0) < needed + each and beside:
+            raise PreflightError(
+                f"evaluation.when: beside needs {each:g} {resource} next to the {needed:g} of {runtime.num_workers} "
+                f"workers, the cluster has {available.get(resource, 0.0):g}; lower runtime.num_workers to "
+                f"{runtime.num_workers - 1}, or use before_next_stage"
+            )
         if needed > available.get(resource, 0.0):
             raise PreflightError(
                 f"runtime.{key}: {runtime.num_workers} workers x {each:g} {resource} = {needed:g}, the cluster has "

@@ -61,6 +61,17 @@ def request_attempt_stop(storage: Storage, step_key: str, attempt: int) -> None:
     storage.write_json(_attempt_key(step_key, attempt), {"at": time.time()})
 
 
+def request_preemption(storage: Storage, step_key: str, attempt: int, reason: str) -> None:
+    """As `request_attempt_stop`, because the machine is taken away; a stop that was asked for before stands."""
+    storage.create_json(_attempt_key(step_key, attempt), {"at": time.time(), "preempted": reason})
+
+
+def preemption_reason(storage: Storage, step_key: str, attempt: int) -> str | None:
+    """Why the attempt was told to stop, if that was a preemption and no person asked."""
+    key = _attempt_key(step_key, attempt)
+    return storage.read_json(key).get("preempted") if storage.exists(key) else None
+
+
 def attempt_stop_requested(storage: Storage, step_key: str, attempt: int) -> bool:
     return storage.exists(_attempt_key(step_key, attempt))
 

@@ -10,6 +10,7 @@ import os
 from typing import Any, Protocol
 
 from curriculum.load import plain
+from jobs.initial_checkpoint import initial_record
 from jobs.metric_log import MetricRow
 from jobs.train_job import TrainJob
 
@@ -71,6 +72,7 @@ def _config(job: TrainJob) -> dict[str, Any]:
         "parent": None
         if job.parent is None
         else {"trajectory": job.parent.step_key, "step": job.parent.step},
+        "initial": None if job.initial is None else initial_record(job.initial),
         "tokens_before": job.tokens_before,
         "stage_spec": plain(job.stage),
         "model": plain(job.model),

@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from curriculum.schedule import learning_rate
+from jobs.alerts import AlertWatch
+from jobs.batch_check import check_ids
+from jobs.load_initial import load_initial
 from jobs.metric_log import MetricRow, MetricWriter
-from jobs.milestones import load_milestone, save_milestone
-from jobs.stability import SkipWindow
-from jobs.stop import attempt_stop_requested
+from jobs.milestone_writer import CheckpointFailed, MilestoneWriter
+from jobs.milestones import load_milestone
+from jobs.preemption import PreemptionNotice
+from jobs.stability import SkipWindow, UnstableTraining
+from jobs.stop import attempt_stop_requested, request_preemption
 from jobs.tracking import NoTracker, open_tracker
 from jobs.train_job import TrainJob
 from jobs.watchdog import Watchdog
@@ -41,10 +47,20 @@ CODEBOOK_WINDOWS = 16
 """Windows of the global order, from its start, whose chunks initialise the codebooks."""
 PROGRESS_SECONDS = 1.0
 DIGEST_MODULUS = 2**63
+FINISH_SECONDS = 60.0
+"""After an error: how long the milestone in flight may still take to become complete."""
 
 
 class NonFiniteLoss(ValueError):
     """The loss is not a number; nothing after the last milestone was kept."""
+
+
+ALERTED: dict[type[BaseException], str] = {
+    NonFiniteLoss: "non_finite_loss",
+    UnstableTraining: "unstable",
+    CheckpointFailed: "checkpoint_failed",
+}
+"""Errors that end an attempt and that a person should hear of, by the kind of their alert."""
 
 
 def train(job: TrainJob) -> None:
@@ -66,8 +82,9 @@ def train(job: TrainJob) -> None:
         packing=job.stage.packing,
     )
     model, optimizers = _build(job)
-    start, stability = _load_state(storage, job, loader, model, optimizers)
-    _Trainer(job, storage, loader, model, optimizers, stability).run(start)
+    milestones = MilestoneWriter(storage, job, model, optimizers)
+    start, stability = _load_state(storage, job, loader, model, optimizers, milestones)
+    _Trainer(job, storage, loader, model, optimizers, stability, milestones).run(start)
 
 
 def _build(job: TrainJob) -> tuple[torch.nn.Module, Optimizers]:
@@ -84,7 +101,12 @@ def _build(job: TrainJob) -> tuple[torch.nn.Module, Optimizers]:
 
 
 def _load_state(
-    storage: Storage, job: TrainJob, loader: WindowLoader, model: torch.nn.Module, optimizers: Optimizers
+    storage: Storage,
+    job: TrainJob,
+    loader: WindowLoader,
+    model: torch.nn.Module,
+    optimizers: Optimizers,
+    milestones: MilestoneWriter,
 ) -> tuple[int, SkipWindow]:
     """The state to start from: this trajectory's newest milestone, the parent stage's final one, or the seed.
 
@@ -98,15 +120,24 @@ def _load_state(
         marker = load_milestone(storage, job.step_key, newest[0], model, optimizers)
         return newest[0], SkipWindow(job.stage.stability, marker["stability"])
     if job.parent is not None:
-        carried = optimizers if job.parent.load == "weights+optimizer" else None
-        load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
-        return 0, SkipWindow(job.stage.stability)
+        carried = None if job.parent.load == "weights" else optimizers
+        marker = load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
+        return job.first_step, _window(job, marker)
+    if job.initial is not None:
+        window = _window(job, load_initial(job.initial, job.stage.init.load, job.model, model, optimizers))
+        milestones.save(job.first_step, window.state())
+        return job.first_step, window
     initialize_weights(model, job.model, job.stage.seed)
     if job.model.concept.enabled and job.model.concept.codebook_init == "data":
         initialize_codebooks(model, loader.fixed_batch(CODEBOOK_WINDOWS))
     stability = SkipWindow(job.stage.stability)
-    save_milestone(storage, job, 0, model, optimizers, stability.state())
+    milestones.save(0, stability.state())
     return 0, stability
+
+
+def _window(job: TrainJob, marker: dict[str, Any]) -> SkipWindow:
+    """The skip rule's window at a stage's start: empty, unless the stage goes on where its parent stood."""
+    return SkipWindow(job.stage.stability, marker["stability"] if job.stage.init.load == "full" else None)
 
 
 class _Trainer:
@@ -120,8 +151,13 @@ class _Trainer:
         model: torch.nn.Module,
         optimizers: Optimizers,
         stability: SkipWindow,
+        milestones: MilestoneWriter,
     ):
         self.stability = stability
+        self.milestones = milestones
+        self.checkpoint_stall = (
+            0.0  # seconds that the loop stood still for the last milestone, until a row tells
+        )
         self.stop_wanted = False  # by rank 0's look at storage
         self.stopping = False  # by all ranks, at the same step
         self.job, self.storage, self.loader = job, storage, loader
@@ -130,6 +166,15 @@ class _Trainer:
         self.store = StepStore(storage, job.step_key)
         self.metrics = MetricWriter(storage, job.step_key, job.attempt) if self.rank == 0 else None
         self.tracker = open_tracker(job) if self.rank == 0 else NoTracker()
+        self.alerts = AlertWatch(
+            storage,
+            job.step_key,
+            job.attempt,
+            job.run,
+            codebook_entries=job.model.concept.entries if job.model.concept.enabled else 0,
+            dead_codebook_share=job.alert_dead_codebook_share,
+        )
+        self.taken = 0
         self.reported_at = 0.0
         self.started_at = time.monotonic()
         self.first_step = 0
@@ -139,30 +184,55 @@ class _Trainer:
         self.model.train()
         job = self.job
         try:
-            with Watchdog(
-                self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds
-            ) as watchdog:
+            with (
+                PreemptionNotice(self._preempted),
+                Watchdog(
+                    self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds, job.run
+                ) as watchdog,
+            ):
                 self._run(watchdog, start)
+        except tuple(ALERTED) as error:
+            if self.rank == 0:
+                self.alerts.fail(ALERTED[type(error)], error, self.taken + 1)
+            raise
         finally:
+            self.milestones.finish(FINISH_SECONDS)
             self.tracker.close()
+
+    def _preempted(self, reason: str) -> None:
+        request_preemption(
+            self.storage, self.job.step_key, self.job.attempt, f"{reason} of the worker of rank {self.rank}"
+        )
 
     def _run(self, watchdog: Watchdog, start: int) -> None:
         for step in range(start, self.job.stop_step):
             begun = time.monotonic()
             row = self._step(step)
             row.timing["seconds"] = time.monotonic() - begun
+            row.timing["checkpoint_stall"], self.checkpoint_stall = self.checkpoint_stall, 0.0
             self._record(row)
+            self.taken = step + 1
+            self.milestones.check()
             watchdog.step_taken()
             taken = step + 1
-            if self.stopping or taken == self.job.stop_step or taken % self.job.checkpoint_every_steps == 0:
+            if self._milestone_due(taken):
+                begun = time.monotonic()
                 if self.metrics is not None:
                     self.metrics.close_segment()
-                save_milestone(
-                    self.storage, self.job, taken, self.model, self.optimizers, self.stability.state()
-                )
-                watchdog.step_taken()
+                self.milestones.save(taken, self.stability.state())
+                self.checkpoint_stall = time.monotonic() - begun
             if self.stopping:
-                return
+                break
+        self.milestones.wait()
+
+    def _milestone_due(self, taken: int) -> bool:
+        permanent = self.job.permanent_checkpoint_every_steps
+        return (
+            self.stopping
+            or taken == self.job.stop_step
+            or taken % self.job.checkpoint_every_steps == 0
+            or (permanent > 0 and taken % permanent == 0)
+        )
 
     def _step(self, step: int) -> MetricRow:
         """Optimizer step `step` (0-based) on the whole global batch."""
@@ -170,6 +240,7 @@ class _Trainer:
         begun = time.monotonic()
         batches = self.loader.batch(step, self.rank, self.world_size, job.micro_batch_size)
         waited = time.monotonic() - begun
+        check_ids(self.loader, batches, step, self.rank, self.world_size, job.model.vocab_size)
         denominators, digest = self._global_counts(batches)
         sums = torch.zeros(4, dtype=torch.float64, device=job.device)
         concept = job.model.concept
@@ -241,6 +312,7 @@ class _Trainer:
         if row.step % self.job.log_every_steps == 0 or row.step == self.job.stop_step:
             self.metrics.add(row)
             self.tracker.log(row)
+            self.alerts.observe(row)
         if time.monotonic() - self.reported_at < PROGRESS_SECONDS and row.step != self.job.stop_step:
             return
         self.reported_at = time.monotonic()

@@ -131,6 +131,14 @@ class Storage:
         base = len(self.root) + 1
         return sorted(key[base:] for key in found if not key.rsplit("/", 1)[-1].startswith(".tmp-"))
 
+    def total_bytes(self, prefix: str) -> int:
+        """Bytes of everything below `prefix`, or of the object of that name."""
+        try:
+            listed = self.fs.find(self.path(prefix), detail=True, **self._fresh)
+        except FileNotFoundError:
+            return 0
+        return sum(info.get("size") or 0 for info in listed.values())
+
     # --- writing -------------------------------------------------------------------------------------------
 
     def write_bytes(self, key: str, data: bytes) -> None:

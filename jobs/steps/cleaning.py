@@ -34,8 +34,8 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     )
 
 
-def cleaned_pin(context: StepContext, source: str) -> Pin | None:
-    """The pin of a source that this run cleans; None if it does not."""
+def cleaned(context: StepContext, source: str) -> tuple[Pin, dict[str, Any]] | None:
+    """The pin and the counts of a source that this run cleans; None if it does not."""
     step = context.steps.get(f"clean-{source}")
     if step is None:
         return None
@@ -43,7 +43,7 @@ def cleaned_pin(context: StepContext, source: str) -> Pin | None:
     if receipt is None:
         raise RuntimeError(f"{step.name} has no receipt; it must be done before this step")
     files = tuple(PinnedFile(**file) for file in receipt["pin"]["files"])
-    return Pin(**{**receipt["pin"], "files": files})
+    return Pin(**{**receipt["pin"], "files": files}), receipt["counts"]
 
 
 def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str)
 
     clean = recipe.sources[source].clean
     assert clean is not None
-    cleaned = clean_source(
+    done = clean_source(
         storage=Storage(storage_url),
         output=output,
         pin=pin,
@@ -61,4 +61,4 @@ def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str)
         parallelism=recipe.runtime.staging_tasks,
         cpus_per_task=recipe.runtime.staging_cpus_per_task,
     )
-    return {"pin": asdict(cleaned.pin), "counts": cleaned.counts}
+    return {"pin": asdict(done.pin), "counts": done.counts}

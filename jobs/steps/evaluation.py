@@ -56,6 +56,7 @@ def _evaluate(
 
     from jobs.evaluation.run import evaluate
     from jobs.milestones import load_milestone
+    from jobs.retention import pinned
     from ncp_model import build_model
     from pipeline.data.heldout import heldout_documents
     from pipeline.data.tokenizer import Tokenizer
@@ -64,7 +65,8 @@ def _evaluate(
     storage = Storage(storage_url)
     model = build_model(recipe.model, device="meta")
     model.to_empty(device="cuda" if recipe.runtime.gpus_per_worker else "cpu")
-    load_milestone(storage, trajectory, milestone, model, None)
+    with pinned(storage, trajectory, milestone, "evaluation"):  # training may go on and prune beside this
+        load_milestone(storage, trajectory, milestone, model, None)
     model.eval()
     store = StepStore(storage, output)
     encoder = Tokenizer.from_bytes(storage.read_bytes(tokenizer))

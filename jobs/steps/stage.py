@@ -11,12 +11,13 @@ import time
 from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
-from curriculum.tokens import tokens_before
+from curriculum.tokens import root_stage, tokens_before
 from jobs.gates import accepted_gate, check_gate
+from jobs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
 from jobs.metric_log import read_metrics
 from jobs.preflight import training_demand
 from jobs.ray_session import await_remote, submit_remote
-from jobs.stop import attempt_stop_requested, request_attempt_stop, signalled
+from jobs.stop import attempt_stop_requested, preemption_reason, request_attempt_stop, signalled
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
 from pipeline.dag.runner import StepContext, Stopped
@@ -52,11 +53,21 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
         give_up = time.monotonic() + STOP_GRACE_SECONDS
         await_remote(task, patience=lambda: time.monotonic() < give_up)
-    if not context.store.done(context.step) and attempt_stop_requested(
-        context.storage, job.step_key, job.attempt
-    ):
-        raise Stopped("stopped on request")
+    except WorkerLost as error:
+        _raise_preempted(context.storage, job, error)
+        raise
+    if not context.store.done(context.step):
+        _raise_preempted(context.storage, job, None)
+        if attempt_stop_requested(context.storage, job.step_key, job.attempt):
+            raise Stopped("stopped on request")
     return {}
+
+
+def _raise_preempted(storage: Storage, job: TrainJob, cause: WorkerLost | None) -> None:
+    """Tell the runner that a machine was taken away, if it was: also when it went before the milestone was complete."""
+    reason = preemption_reason(storage, job.step_key, job.attempt)
+    if reason is not None:
+        raise WorkerLost(f"preempted: {reason}" + (f"; {cause}" if cause else "")) from cause
 
 
 def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
@@ -65,7 +76,8 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
     stage = recipe.stages[name]
     assert context.step.milestone is not None
     parent = None
-    if stage.init.from_ is not None:
+    initial = _outside(recipe, context, name)
+    if stage.init.from_ is not None and stage.init.from_ in recipe.stages:
         origin = context.steps[stage.init.from_]
         assert origin.milestone is not None
         parent = Parent(stage=origin.name, step_key=origin.key, step=origin.milestone, load=stage.init.load)
@@ -80,18 +92,40 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         precision=recipe.precision,
         shards={source: context.steps[f"shards-{source}"].key for source in sorted(stage.mixture)},
         parent=parent,
-        tokens_before=tokens_before(recipe, name),
+        initial=initial,
+        tokens_before=_tokens_outside(recipe, context, name) + tokens_before(recipe, name),
         stop_step=context.step.milestone,
         micro_batch_size=recipe.runtime.micro_batch_size,
         checkpoint_every_steps=recipe.runtime.checkpoint_every_steps,
         log_every_steps=recipe.runtime.log_every_steps,
+        permanent_checkpoint_every_steps=recipe.runtime.permanent_checkpoint_every_steps,
+        async_checkpoints=recipe.runtime.async_checkpoints,
         threads_per_worker=recipe.runtime.threads_per_worker,
         hang_timeout_seconds=recipe.runtime.hang_timeout_seconds,
+        alert_dead_codebook_share=recipe.runtime.alert_dead_codebook_share,
         wandb_project=recipe.runtime.wandb_project,
         shard_cache_dir=recipe.runtime.shard_cache_dir,
         shard_cache_bytes=recipe.runtime.shard_cache_bytes,
         device="cuda" if recipe.runtime.gpus_per_worker else "cpu",
     )
+
+
+def _outside(recipe: Recipe, context: StepContext, name: str) -> InitialCheckpoint | None:
+    """The checkpoint from outside that a stage starts from, as it was pinned."""
+    location = initial_names(recipe).get(recipe.stages[name].init.from_ or "")
+    if location is None:
+        return None
+    return load_pinned(context.storage, recipe.stages[name].init.from_ or "", location)
+
+
+def _tokens_outside(recipe: Recipe, context: StepContext, name: str) -> int:
+    """Tokens of the checkpoint from outside that the stage's line began with."""
+    root = root_stage(recipe, name)
+    initial = _outside(recipe, context, root)
+    if initial is None:
+        return 0
+    goes_on = recipe.stages[root].init.load == "full"
+    return initial.tokens_total - (initial.tokens_in_stage if goes_on else 0)
 
 
 def _pass_gate(recipe: Recipe, context: StepContext, parent: Parent) -> None:
