@@ -35,7 +35,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         context.attempt,
         num_cpus=recipe.runtime.cpus_per_worker,
         num_gpus=recipe.runtime.gpus_per_worker,
-        say=context.report_waiting,
+        context=context,
     )
     return {"stage": trained.name, "step": identity["step"], "result": result}
 

@@ -16,7 +16,7 @@ from jobs.gates import accepted_gate, check_gate
 from jobs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
 from jobs.metric_log import read_metrics
 from jobs.preflight import training_demand
-from jobs.ray_session import await_remote, submit_remote
+from jobs.ray_session import Abandoned, await_remote, submit_remote
 from jobs.stop import attempt_stop_requested, preemption_reason, request_attempt_stop, signalled
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
@@ -47,8 +47,10 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
             task,
             patience=lambda: not signalled(),
             demand=training_demand(recipe.runtime),
-            say=context.report_waiting,
+            context=context,
         )
+    except Abandoned:
+        raise
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
         give_up = time.monotonic() + STOP_GRACE_SECONDS
