@@ -156,7 +156,7 @@ def _check_tokenizer(recipe: Recipe) -> None:
 def _check_runtime(recipe: Recipe) -> None:
     runtime = recipe.runtime
     for name in (
-        "num_workers",
+        "min_workers",
         "micro_batch_size",
         "staging_tasks",
         "checkpoint_every_steps",
@@ -164,7 +164,8 @@ def _check_runtime(recipe: Recipe) -> None:
         "local_cpus",
         "parallel_steps",
     ):
-        _positive(f"runtime.{name}", getattr(runtime, name))
+        key = "num_workers" if name == "min_workers" else name
+        _positive(f"runtime.{key}", getattr(runtime, name))
     for name in (
         "retries",
         "preemption_retries",
@@ -179,6 +180,24 @@ def _check_runtime(recipe: Recipe) -> None:
             raise RecipeError(
                 f"runtime.{name}: {getattr(runtime, name)} is not positive; use 0.5 on a small machine"
             )
+
+    if runtime.min_workers > runtime.max_workers:
+        raise RecipeError(
+            f"runtime.num_workers: [{runtime.min_workers}, {runtime.max_workers}] is not [min, max]; the first must not be larger"
+        )
+    if runtime.shard_size < 0:
+        raise RecipeError(
+            f"runtime.shard_size: {runtime.shard_size} is negative; use 0 to shard over all workers"
+        )
+    if runtime.shard_size and any(n % runtime.shard_size for n in (runtime.min_workers, runtime.max_workers)):
+        raise RecipeError(
+            f"runtime.shard_size: {runtime.shard_size} does not divide runtime.num_workers {runtime.num_workers}; "
+            "choose one that does, or 0 to shard over all workers"
+        )
+    if runtime.peak_flops_per_worker < 0:
+        raise RecipeError(
+            f"runtime.peak_flops_per_worker: {runtime.peak_flops_per_worker} is negative; use 0 for no MFU"
+        )
 
 
 def _check_name(key: str, name: str) -> None:

@@ -15,6 +15,7 @@ from jobs.graph import build_graph, evaluates_beside, run_name, tokenizer_source
 from jobs.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
 from jobs.notify import Notifier
 from jobs.preflight import cluster_capacity, preflight
+from jobs.preflight_costs import preflight_costs
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run
@@ -183,6 +184,7 @@ def run_recipe(
             return planned, outcome
         with ray_session(recipe.runtime), stop_on_signals():
             preflight(storage, recipe.runtime, beside=evaluates_beside(recipe), say=display.line)
+            preflight_costs(storage, recipe, say=display.line)
             try:
                 outcome = run_steps(
                     steps,
