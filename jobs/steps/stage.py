@@ -20,7 +20,13 @@ from jobs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinne
 from jobs.metric_log import read_metrics
 from jobs.preflight import training_demand
 from jobs.ray_session import Abandoned, await_remote, submit_remote
-from jobs.stop import attempt_stop_requested, preemption_reason, request_attempt_stop, signalled
+from jobs.stop import (
+    attempt_stop_requested,
+    preemption_reason,
+    request_attempt_stop,
+    run_stop_requested,
+    signalled,
+)
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
 from pipeline.dag.runner import Preempted, StepContext, Stopped
@@ -48,7 +54,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     workers = choose_workers(
         recipe.runtime,
         reserved=reserved,
-        stop=signalled,
+        stop=lambda: signalled() or run_stop_requested(context.storage, context.run),
         say=context.report_waiting,
     )
     if workers is None:
