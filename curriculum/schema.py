@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curriculum.ladder_spec import LadderSpec
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
 
@@ -137,6 +138,10 @@ class EvaluationSpec:
     """At most this many held-out tokens per source."""
     when: str = "before_next_stage"
     """`before_next_stage`, or `beside`: while the next stage trains, on resources of its own. Part of no identity."""
+    every_steps: int = 0
+    """Also evaluate the milestones at multiples of this step; 0: only the one at the stop."""
+    data: str = ""
+    """A source of questions in the published package's layout, instead of it; the questions' content is then identity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +267,10 @@ class RuntimeSpec:
     notify: NotifySpec = field(default_factory=NotifySpec)
     alert_dead_codebook_share: float = 0.5
     """Alert when a larger share of the codewords stays unused."""
+    evaluation_actors: int = 2
+    """Actors of an evaluation, each as large as a training worker; the numbers do not depend on how many."""
+    unsafe_execution: bool = False
+    """Run generated programs where they cannot be contained."""
     wandb_project: str = ""
     """Empty: no W&B. Otherwise metrics also go there, offline unless an API key is present."""
 
@@ -290,6 +299,8 @@ class Recipe:
     """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""
+    ladder: LadderSpec | None = None
+    """Sizes by budgets for a scaling law (`ncp scaling`), made of the first stage. Part of no identity."""
     generations: Mapping[str, int] = field(default_factory=dict)
     """Step name -> how often it was asked to be computed anew (`--force`). Above 0 it is part of the step's identity."""
     runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

@@ -20,6 +20,12 @@ def horizon_steps(stage: StageSpec) -> int:
     return ceil_div(tokens, stage.global_batch_tokens)
 
 
+def evaluated_steps(stage: StageSpec) -> range:
+    """Steps before the stop whose milestones are evaluated: they are written, and kept until they have been."""
+    every = stage.evaluation.every_steps
+    return range(every, stage_steps(stage), every) if every else range(0)
+
+
 def tokens_before(recipe: Recipe, stage_name: str) -> int:
     """Tokens consumed by the stages that `stage_name` descends from: what `tokens in total` starts at."""
     init = recipe.stages[stage_name].init

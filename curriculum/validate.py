@@ -10,6 +10,10 @@ from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, StageSpec
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_CREDENTIALS = re.compile(
+    r"://[^/\s@]+@|[?&][\w.-]*(key|token|secret|signature|password|credential|sig)[\w.-]*=", re.IGNORECASE
+)
+"""A user before the host, or a key in the query."""
 BUILTIN_SOURCES = ("stdlib-code", "stdlib-prose")
 
 
@@ -29,6 +33,11 @@ def validate(recipe: Recipe) -> None:
     for name in recipe.runtime.locations:
         if name not in recipe.sources and name not in origins:
             raise RecipeError(f"runtime.locations.{name}: no such source; {nearest(name, recipe.sources)}")
+        if _CREDENTIALS.search(recipe.runtime.locations[name]):
+            raise RecipeError(
+                f"runtime.locations.{name}: the URL carries credentials, which would be kept in the run's record; "
+                "leave them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN, or a profile"
+            )
     _check_tokenizer(recipe)
     if not 0 <= recipe.data.heldout_fraction < 1:
         raise RecipeError(
@@ -102,6 +111,7 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
             f"{key}.evaluation.when: 'beside' and {key}.gate exclude each other: the gate on {stage.gate.metric!r} has to "
             "know the evaluation before the next stage begins; use before_next_stage, or leave the gate out"
         )
+    _check_evaluation(recipe, key, stage)
     if stage.gate is not None and stage.gate.max is None and stage.gate.min is None:
         raise RecipeError(f"{key}.gate: {stage.gate.metric!r} has no bound; give gate.max or gate.min")
     if stage.init.from_ is not None:
@@ -128,6 +138,16 @@ def _check_init(recipe: Recipe, name: str, stage: StageSpec, origin: str, earlie
         raise RecipeError(
             f"{key}.load: full counts {origin}'s {parent.tokens} tokens too, and stages.{name}.tokens is {stage.tokens}; raise it"
         )
+
+
+def _check_evaluation(recipe: Recipe, key: str, stage: StageSpec) -> None:
+    every, data = stage.evaluation.every_steps, stage.evaluation.data
+    if every < 0:
+        raise RecipeError(f"{key}.evaluation.every_steps: {every} is negative; use 0 for none")
+    if data and data not in recipe.sources:
+        raise RecipeError(f"{key}.evaluation.data: no source {data!r}; {nearest(data, recipe.sources)}")
+    if data and recipe.sources[data].builtin is not None:
+        raise RecipeError(f"{key}.evaluation.data: {data!r} is builtin text; name a source of questions")
 
 
 def _check_tokenizer(recipe: Recipe) -> None:
@@ -161,6 +181,7 @@ def _check_runtime(recipe: Recipe) -> None:
         "staging_tasks",
         "checkpoint_every_steps",
         "log_every_steps",
+        "evaluation_actors",
         "local_cpus",
         "parallel_steps",
     ):

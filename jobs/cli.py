@@ -11,7 +11,16 @@ from typing import Annotated
 import typer
 
 from curriculum.errors import RecipeError
-from jobs import checkpoint_commands, data_commands, run_commands, storage_commands, watch_commands
+from jobs import (
+    checkpoint_commands,
+    data_commands,
+    doctor_commands,
+    evaluation_commands,
+    run_commands,
+    scaling_commands,
+    storage_commands,
+    watch_commands,
+)
 from jobs.assets import AssetError
 from jobs.evaluation.suites import SuiteError
 from jobs.exit_codes import USAGE
@@ -33,11 +42,13 @@ app.command()(watch_commands.status)
 app.command()(watch_commands.logs)
 app.command()(watch_commands.stop)
 app.command()(watch_commands.report)
-app.command(name="eval")(checkpoint_commands.evaluate)
+app.command(name="eval")(evaluation_commands.evaluate)
+app.command()(scaling_commands.scaling)
 app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command()(data_commands.which_docs)
 app.command()(storage_commands.gc)
+app.command()(doctor_commands.doctor)
 app.add_typer(storage_commands.app, name="runs")
 app.add_typer(data_commands.app, name="data")
 

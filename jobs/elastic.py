@@ -26,7 +26,7 @@ SETTLE_SECONDS = 10.0
 POLL_SECONDS = 0.5
 
 FreeResources = Callable[[], Sequence[Mapping[str, Any]]]
-"""Living nodes as `ray.nodes()` lists them, with what is free as their `Resources`."""
+"""Nodes as `ray.nodes()` lists them, with what is free as their `Resources`."""
 
 
 def is_elastic(runtime: RuntimeSpec) -> bool:
@@ -41,11 +41,14 @@ def worker_count(room: int, runtime: RuntimeSpec) -> int:
 
 
 def free_resources() -> list[Mapping[str, Any]]:
-    """What every living node has free at this moment."""
-    import ray._private.state  # Ray has no public call that tells it by node
+    """What every node has free at this moment."""
+    import ray
+    from ray._private.state import (
+        available_resources_per_node,
+    )  # there is no public call that tells it by node
 
-    free = ray._private.state.available_resources_per_node()
-    return [{"Alive": True, "Resources": resources} for resources in free.values()]
+    free = available_resources_per_node()
+    return [{**node, "Resources": free.get(node["NodeID"], {})} for node in ray.nodes()]
 
 
 def choose_workers(

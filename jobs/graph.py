@@ -16,7 +16,7 @@ from curriculum.errors import RecipeError, nearest
 from curriculum.identity import UNKNOWN, fingerprint
 from curriculum.load import plain
 from curriculum.schema import EvaluationSpec, Recipe, StageSpec
-from curriculum.tokens import horizon_steps, stage_steps
+from curriculum.tokens import evaluated_steps, horizon_steps, stage_steps
 from pipeline.dag.step import Step
 from pipeline.data.order import ORDER_VERSION
 
@@ -52,12 +52,22 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
         first = len(evaluations)
         if not evaluations and stage.init.load != "full":
             untrained = replace(stage.evaluation, suites=())
-            evaluations.append(_evaluation_step(recipe, UNTRAINED, stages[name], 0, stage, untrained, shards))
-        evaluations.append(
-            _evaluation_step(
-                recipe, f"{name}-eval", stages[name], stage_steps(stage), stage, stage.evaluation, shards
+            evaluations.append(
+                _evaluation_step(recipe, UNTRAINED, stages[name], 0, stage, untrained, shards, pins)
             )
-        )
+        for milestone in (*evaluated_steps(stage), stage_steps(stage)):
+            evaluations.append(
+                _evaluation_step(
+                    recipe,
+                    evaluation_name(name, stage, milestone),
+                    stages[name],
+                    milestone,
+                    stage,
+                    stage.evaluation,
+                    shards,
+                    pins,
+                )
+            )
         steps += evaluations[first:]
         if stage.evaluation.when == "before_next_stage":
             awaited += [step.name for step in evaluations[first:]]
@@ -76,9 +86,9 @@ def build_evaluation(
     steps = {step.name: step for step in build_graph(recipe, pins)}
     shards = {source: steps[f"shards-{source}"] for source in used_sources(recipe)}
     trained = replace(steps[stage_name], milestone=milestone, after=(), needs=())
-    step = _evaluation_step(
-        recipe, f"{stage_name}-eval", trained, milestone, recipe.stages[stage_name], evaluation, shards
-    )
+    stage = recipe.stages[stage_name]
+    name = evaluation_name(stage_name, stage, milestone)
+    step = _evaluation_step(recipe, name, trained, milestone, stage, evaluation, shards, pins)
     data = [other for other in steps.values() if other.kind in ("tokenizer", "cleaning", "shards")]
     return (*data, trained, step)
 
@@ -99,6 +109,21 @@ def evaluates_beside(recipe: Recipe) -> bool:
         wants_evaluation(stage) and stage.evaluation.when == "beside"
         for stage in list(recipe.stages.values())[:-1]
     )
+
+
+def evaluation_name(stage_name: str, stage: StageSpec, milestone: int) -> str:
+    """Name of the step that evaluates a milestone: `stage1-eval` at the stop, `stage1-eval-000400` before it."""
+    return f"{stage_name}-eval" if milestone == stage_steps(stage) else f"{stage_name}-eval-{milestone:06d}"
+
+
+def evaluation_actors(recipe: Recipe, evaluation: EvaluationSpec) -> int:
+    """Actors of an evaluation: beside training it has the room of one worker."""
+    return 1 if evaluation.when == "beside" else recipe.runtime.evaluation_actors
+
+
+def evaluation_sources(recipe: Recipe) -> tuple[str, ...]:
+    """Sources of questions that evaluations ask instead of the published package's."""
+    return tuple(sorted({stage.evaluation.data for stage in recipe.stages.values()} - {""}))
 
 
 def tokenizer_sources(recipe: Recipe) -> tuple[str, ...]:
@@ -230,12 +255,15 @@ def _evaluation_step(
     stage: StageSpec,
     evaluation: EvaluationSpec,
     shards: Mapping[str, Step],
+    pins: Mapping[str, str],
 ) -> Step:
+    own = evaluation.data
+    data = {"data": {"source": own, "content": pins.get(own, UNKNOWN)}} if own else {}
     return _step(
         recipe,
         name=name,
         kind="evaluation",
-        resources=_workers(recipe, 1),
+        resources=_workers(recipe, evaluation_actors(recipe, evaluation)),
         identity={
             "trajectory": stage_step.fingerprint,
             "step": milestone,
@@ -244,6 +272,7 @@ def _evaluation_step(
             "limit": evaluation.limit,
             "heldout_tokens": evaluation.heldout_tokens,
             "heldout": {source: step.fingerprint for source, step in sorted(shards.items())},
+            **data,
         },
         needs=(stage_step.name, *(step.name for step in shards.values())),
     )

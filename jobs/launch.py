@@ -11,7 +11,14 @@ from jobs.collection import starting
 from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
-from jobs.graph import build_graph, evaluates_beside, run_name, tokenizer_sources, used_sources
+from jobs.graph import (
+    build_graph,
+    evaluates_beside,
+    evaluation_sources,
+    run_name,
+    tokenizer_sources,
+    used_sources,
+)
 from jobs.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
 from jobs.notify import Notifier
 from jobs.preflight import cluster_capacity, preflight
@@ -55,9 +62,9 @@ class Planned:
 
 
 def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
-    """Sources whose content the run needs: the stages' and the tokenizer's."""
+    """Sources whose content the run needs: the stages', the tokenizer's, and the evaluations' own questions."""
     extra = tokenizer_sources(recipe) if recipe.tokenizer.train is not None else ()
-    return tuple(sorted({*used_sources(recipe), *extra}))
+    return tuple(sorted({*used_sources(recipe), *extra, *evaluation_sources(recipe)}))
 
 
 def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Which milestones are kept, and `checkpoints.csv`, which tells people what there is.
 
 Kept are: the first milestone, the newest, every one at which a stage ends or some run's stage stops, every one of the
-permanent interval, and every one that is pinned (something reads it now, or started from it). The others are ephemeral:
+permanent interval, every one that some run has yet to evaluate, and every one that is pinned (something reads it now, or
+started from it). The others are ephemeral:
 they are what a crash falls back on, and go when a newer one is complete. What runs name and what is pinned is asked of
 storage at that moment; nothing is deleted by its age.
 """
@@ -17,6 +18,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from jobs.evaluation_points import awaiting_evaluation
 from jobs.runs import named_milestones
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
@@ -92,6 +94,7 @@ class Retention:
                 if marker["stage_complete"] or marker.get("permanent")
             ),
             *named_milestones(self._storage, self._store.key),
+            *awaiting_evaluation(self._storage, self._store.key, steps),
             *pinned_milestones(self._storage, self._store.key),
         }
 

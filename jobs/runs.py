@@ -52,6 +52,7 @@ def record_run(
                 "fingerprint": step.fingerprint,
                 "milestone": step.milestone,
                 "needs": list(step.needs),
+                "evaluates": step.identity["step"] if step.kind == "evaluation" else None,
             }
             for step in steps
         ],

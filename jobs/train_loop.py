@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from curriculum.tokens import evaluated_steps
 from jobs.alerts import AlertWatch
 from jobs.attempt_watch import AttemptWatch
 from jobs.load_initial import load_initial
@@ -265,6 +266,7 @@ class _Trainer:
             or taken == self.job.stop_step
             or taken % self.job.checkpoint_every_steps == 0
             or (permanent > 0 and taken % permanent == 0)
+            or taken in evaluated_steps(self.job.stage)
         )
 
     def _step(self, step: int) -> MetricRow | None:

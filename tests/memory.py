@@ -33,7 +33,8 @@ def peak_bytes() -> int:
 
 
 def growth_worker(rank: int, world_size: int, store: Path, job: TrainJob, tokens: int) -> None:
-    """Build, initialise and take two steps of one window of `tokens`; writes the peak growth in bytes beside `store`."""
+    """Build, initialise, take a step of one window of `tokens` and the next one's gradients, which meet the optimizer's whole
+    state; writes the peak growth in bytes beside `store`."""
     torch.set_num_threads(1)
     join_group(rank, world_size, store)
     (
@@ -47,11 +48,12 @@ def growth_worker(rank: int, world_size: int, store: Path, job: TrainJob, tokens
     ids = torch.randint(0, job.model.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(rank))
     labels = torch.cat((ids[:, 1:], torch.full_like(ids[:, :1], -100)), dim=1)
     counts = loss_counts(labels, job.model.concept.chunk_size)
-    for _ in range(2):
+    for step in range(2):
+        optimizers.zero_grad()
         model(ids, labels=labels, denominators=counts).loss.backward()
         clip_grad_norm(model, 1.0)
-        optimizers.step(1e-3)
-        optimizers.zero_grad()
+        if step == 0:
+            optimizers.step(1e-3)
     store.with_suffix(f".rank{rank}").write_text(str(peak_bytes() - before))
     dist.barrier()
     os._exit(0)

@@ -72,8 +72,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         raise
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
-        give_up = time.monotonic() + STOP_GRACE_SECONDS
-        await_remote(task, patience=lambda: time.monotonic() < give_up)
+        await_remote(task, patience=_Grace(growth).left)
     except WorkerLost as error:
         _raise_preempted(context.storage, job, error)
         raise
@@ -86,11 +85,27 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     return {}
 
 
+class _Grace:
+    """How long an attempt that was told to stop may take: as long as it likes to make way for a larger one, and
+    STOP_GRACE_SECONDS from when a person or the machine wants it to end."""
+
+    def __init__(self, growth: Growth):
+        self._growth = growth
+        self._give_up: float | None = None
+
+    def left(self) -> bool:
+        if self._growth.wanted and not signalled():
+            return True
+        if self._give_up is None:
+            self._give_up = time.monotonic() + STOP_GRACE_SECONDS
+        return time.monotonic() < self._give_up
+
+
 def _raise_preempted(storage: Storage, job: TrainJob, cause: WorkerLost | None) -> None:
     """Tell the runner that a machine was taken away, if it was: also when it went before the milestone was complete."""
     reason = preemption_reason(storage, job.step_key, job.attempt)
     if reason is not None:
-        raise Preempted(f"{reason}" + (f"; {cause}" if cause else "")) from cause
+        raise Preempted(f"preempted: {reason}" + (f"; {cause}" if cause else "")) from cause
 
 
 def training_job(recipe: Recipe, context: StepContext) -> TrainJob:

@@ -15,6 +15,7 @@ worker to the end of the first step is the resume time beyond process start.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -133,6 +134,19 @@ def ray_round(job: TrainJob, workers: int, marks_file: Path) -> None:
     ).fit()
 
 
+def spawned_round(job: TrainJob, workers: int, marks_file: Path) -> None:
+    """As `ray_round`, in processes of our own: what the loop costs by itself."""
+    store = f"{marks_file}.store"
+    mp.spawn(_spawned_worker, args=(workers, store, job, str(marks_file)), nprocs=workers)  # type: ignore[attr-defined]
+
+
+def _spawned_worker(rank: int, workers: int, store: str, job: TrainJob, marks_file: str) -> None:
+    dist.init_process_group("gloo", store=dist.FileStore(store, workers), rank=rank, world_size=workers)
+    _ray_worker({"job": job, "marks": marks_file})
+    dist.barrier()
+    os._exit(0)
+
+
 def _ray_worker(config: dict[str, Any]) -> None:
     marks = [(time.monotonic(), time.process_time())]
 
@@ -211,7 +225,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--batch", type=int, default=8, help="sequences of a global batch")
     parser.add_argument("--micro-batch", type=int, default=4)
+    parser.add_argument(
+        "--without-ray",
+        action="store_true",
+        help="run the loop in processes of our own, for what it costs by itself",
+    )
     settings = parser.parse_args(argv)
+    name = "loop without Ray" if settings.without_ray else "Ray Train loop"
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="ncp-bench-loop-") as folder:
         storage = Storage(f"{folder}/store")
@@ -219,12 +239,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         job = bench_job(storage, settings)
         ours, bare, resumes, fits = Clocks(), Clocks(), [], []
         load = []
-        with ray_session(RuntimeSpec()):
+        with contextlib.nullcontext() if settings.without_ray else ray_session(RuntimeSpec()):
             for number in range(settings.rounds):
                 current = round_job(job, number, settings.steps)
                 marks_file = Path(folder) / f"ray-{number}.json"
                 begun = time.monotonic()
-                ray_round(current, settings.workers, marks_file)
+                (spawned_round if settings.without_ray else ray_round)(current, settings.workers, marks_file)
                 marks = json.loads(marks_file.read_text())
                 if number:
                     resumes.append(marks[1][0] - marks[0][0])
@@ -246,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{settings.workers} workers, {total_parameters(job.model) / 1e6:.1f}M parameters, {settings.batch} x "
         f"{settings.length} tokens a step, {settings.rounds} rounds of {settings.steps} steps each, the first {WARM_UP} left out.\n"
     )
-    print("| | bare script | Ray Train loop | ratio of a round's medians |")
+    print(f"| | bare script | {name} | ratio of a round's medians |")
     print("|---|---:|---:|---:|")
     print(f"| wall s a step | {_spread(bare.wall)} | {_spread(ours.wall)} | {_ratio(ours.wall, bare.wall)} |")
     print(
@@ -261,7 +281,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"({min(resumes):.2f} - {max(resumes):.2f}) | 5 |"
         )
         print(
-            f"| of which before, Ray Train's start of the workers, s | {statistics.median(f - r for f, r in zip(fits, resumes, strict=True)):.2f} | - |"
+            f"| before it, the start of the workers, s | {statistics.median(f - r for f, r in zip(fits, resumes, strict=True)):.2f} | - |"
         )
     print(f"| waiting for data, share of a step (median) | {statistics.median(waits):.2%} | 1 % |")
     if stalls:

@@ -4,7 +4,8 @@
     python -m tests.benchmarks.bench_memory --width 512 --ranks 1 2 4
 
 Each rank is a process. Its growth is counted from when torch is loaded and the process group stands, to the highest point
-during construction, initialisation and two whole steps (Muon and AdamW, float32, one short window): VmHWM, all of it.
+during construction, initialisation, a whole step and the gradients of the next (Muon and AdamW, float32, one short window):
+VmHWM, all of it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--layers", type=int, nargs=3, default=[6, 3, 6], help="encoder, concept, decoder")
+    parser.add_argument("--width", type=int, default=896)
+    parser.add_argument("--layers", type=int, nargs=3, default=[8, 4, 8], help="encoder, concept, decoder")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--tokens", type=int, default=64)
     settings = parser.parse_args(argv)

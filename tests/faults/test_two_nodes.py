@@ -24,7 +24,7 @@ from tests.ray_cluster import RayHead, RayWorker
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(3600)]
 EVALUATE = "stage1.evaluation.heldout_tokens=4096"
-STAGING, TRAINING, EVALUATING = "ray::Map", "RayTrainWorker", "ray::_evaluate"
+STAGING, TRAINING, EVALUATING = "ray::Map", "RayTrainWorker", "ray::EvaluationWorker"
 
 
 @pytest.fixture
