@@ -146,4 +146,4 @@ def test_a_run_that_waits_for_a_node_can_be_stopped(
     client = job_client(head.address)
     wait_for(lambda: str(client.get_job_status(f"{run}-a1")) == "FAILED")
     assert client.get_job_info(f"{run}-a1").driver_exit_code == 4
-    assert "stopped while waiting for a node" in log(storage)
+    assert "ended by StoppedByRequest" in log(storage)
