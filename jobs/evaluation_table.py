@@ -45,8 +45,11 @@ def evaluation_rows(storage: Storage, record: Mapping[str, Any]) -> list[TableRo
             rows.append(_row("unigram", None, "unigram", result, stages))
         else:
             stage = receipt["stage"]
-            rows.append(_row(stage, stage, "model", result, stages))
-            rows.append(_row(f"{stage}, concept zeroed", stage, "zero_concept", result, stages))
+            stop = next(step["milestone"] for step in record["steps"] if step["name"] == stage)
+            label = stage if receipt["step"] == stop else f"{stage} at step {receipt['step']:,}"
+            rows.append(_row(label, stage, "model", result, stages))
+            if receipt["step"] == stop:
+                rows.append(_row(f"{stage}, concept zeroed", stage, "zero_concept", result, stages))
     return [row for row in rows if any(value is not None for value in row.sources.values())]
 
 

@@ -11,6 +11,7 @@ from curriculum.load import build
 from curriculum.schema import Recipe
 from curriculum.tokens import stage_steps, tokens_before
 from jobs.evaluation.mixture import mixture_average
+from jobs.evaluation_curves import evaluation_curves
 from jobs.evaluation_table import TableRow, evaluation_rows
 from jobs.metric_log import MetricRow, read_metrics
 from jobs.report.model import (
@@ -54,7 +55,7 @@ def run_report(storage: Storage, run: str) -> RunReport:
         created=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record["created"])),
         description=recipe.description,
         stages=tuple(_stage_view(recipe, name, by_name[name], metrics[name]) for name in recipe.stages),
-        curves=_curves(metrics),
+        curves=(*_curves(metrics), *evaluation_curves(storage, record)),
         evaluations=_evaluations(storage, record),
         steps=tuple(_step_row(step, record) for step in status.steps),
         alerts=tuple(
