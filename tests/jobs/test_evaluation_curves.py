@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ PINS = {"stdlib-code": "c" * 64, "stdlib-prose": "d" * 64}
 
 
 def result(bits: float) -> dict[str, Any]:
-    length = {"bits_per_byte": bits, "nats_per_token": bits}
+    length = {"bits_per_byte": bits, "nats_per_token": bits * math.log(2) * 3}
     source = {
         "tokens": 100,
         "bytes": 300,
