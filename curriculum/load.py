@@ -102,7 +102,9 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in parameters:
             return None
-        return _convert(next(p for p in parameters if p is not type(None)), value, key)
+        kinds = [p for p in parameters if p is not type(None)]
+        lists = [p for p in kinds if typing.get_origin(p) is tuple]
+        return _convert(lists[0] if lists and isinstance(value, (list, tuple)) else kinds[0], value, key)
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, key)
     if origin is tuple:

@@ -212,7 +212,20 @@ class NotifySpec:
 class RuntimeSpec:
     """Where and how fast. Never part of an identity."""
 
-    num_workers: int = 2
+    num_workers: int | tuple[int, int] = 2
+    """Training workers; `[min, max]` is elastic: as many as the cluster has room for, asked at every attempt, and more
+    from a milestone on when there is room for more (jobs/elastic.py)."""
+    elastic_check_seconds: float = 30.0
+    """How often an elastic stage looks for room for more workers."""
+    shard_size: int = 0
+    """Workers over which one copy of the model is sharded, the copies being replicas (HSDP); 0 shards over all of them.
+    The number of workers must be a multiple of it."""
+    activation_checkpointing: bool = False
+    """Recompute each transformer block in the backward pass instead of keeping its activations."""
+    compile: bool = False
+    """torch.compile for each layer. Minutes at the start of every attempt; of no use on a CPU."""
+    peak_flops_per_worker: float = 0.0
+    """What a worker's device could do, in operations per second at the compute precision; 0: no `mfu` column."""
     cpus_per_worker: float = 0.5
     gpus_per_worker: float = 0.0
     micro_batch_size: int = 4
@@ -260,6 +273,14 @@ class RuntimeSpec:
     """Run generated programs where they cannot be contained."""
     wandb_project: str = ""
     """Empty: no W&B. Otherwise metrics also go there, offline unless an API key is present."""
+
+    @property
+    def min_workers(self) -> int:
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[0]
+
+    @property
+    def max_workers(self) -> int:
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,10 @@ from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, StageSpec
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_CREDENTIALS = re.compile(
+    r"://[^/\s@]+@|[?&][\w.-]*(key|token|secret|signature|password|credential|sig)[\w.-]*=", re.IGNORECASE
+)
+"""A user before the host, or a key in the query."""
 BUILTIN_SOURCES = ("stdlib-code", "stdlib-prose")
 
 
@@ -29,6 +33,11 @@ def validate(recipe: Recipe) -> None:
     for name in recipe.runtime.locations:
         if name not in recipe.sources and name not in origins:
             raise RecipeError(f"runtime.locations.{name}: no such source; {nearest(name, recipe.sources)}")
+        if _CREDENTIALS.search(recipe.runtime.locations[name]):
+            raise RecipeError(
+                f"runtime.locations.{name}: the URL carries credentials, which would be kept in the run's record; "
+                "leave them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN, or a profile"
+            )
     _check_tokenizer(recipe)
     if not 0 <= recipe.data.heldout_fraction < 1:
         raise RecipeError(
@@ -167,7 +176,7 @@ def _check_tokenizer(recipe: Recipe) -> None:
 def _check_runtime(recipe: Recipe) -> None:
     runtime = recipe.runtime
     for name in (
-        "num_workers",
+        "min_workers",
         "micro_batch_size",
         "staging_tasks",
         "checkpoint_every_steps",
@@ -176,7 +185,8 @@ def _check_runtime(recipe: Recipe) -> None:
         "local_cpus",
         "parallel_steps",
     ):
-        _positive(f"runtime.{name}", getattr(runtime, name))
+        key = "num_workers" if name == "min_workers" else name
+        _positive(f"runtime.{key}", getattr(runtime, name))
     for name in (
         "retries",
         "preemption_retries",
@@ -191,6 +201,24 @@ def _check_runtime(recipe: Recipe) -> None:
             raise RecipeError(
                 f"runtime.{name}: {getattr(runtime, name)} is not positive; use 0.5 on a small machine"
             )
+
+    if runtime.min_workers > runtime.max_workers:
+        raise RecipeError(
+            f"runtime.num_workers: [{runtime.min_workers}, {runtime.max_workers}] is not [min, max]; the first must not be larger"
+        )
+    if runtime.shard_size < 0:
+        raise RecipeError(
+            f"runtime.shard_size: {runtime.shard_size} is negative; use 0 to shard over all workers"
+        )
+    if runtime.shard_size and any(n % runtime.shard_size for n in (runtime.min_workers, runtime.max_workers)):
+        raise RecipeError(
+            f"runtime.shard_size: {runtime.shard_size} does not divide runtime.num_workers {runtime.num_workers}; "
+            "choose one that does, or 0 to shard over all workers"
+        )
+    if runtime.peak_flops_per_worker < 0:
+        raise RecipeError(
+            f"runtime.peak_flops_per_worker: {runtime.peak_flops_per_worker} is negative; use 0 for no MFU"
+        )
 
 
 def _check_name(key: str, name: str) -> None:

@@ -14,6 +14,7 @@ from curriculum.errors import RecipeError
 from jobs import (
     checkpoint_commands,
     data_commands,
+    doctor_commands,
     evaluation_commands,
     run_commands,
     scaling_commands,
@@ -47,6 +48,7 @@ app.command()(checkpoint_commands.generate)
 app.command()(checkpoint_commands.export)
 app.command()(data_commands.which_docs)
 app.command()(storage_commands.gc)
+app.command()(doctor_commands.doctor)
 app.add_typer(storage_commands.app, name="runs")
 app.add_typer(data_commands.app, name="data")
 

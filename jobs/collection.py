@@ -2,8 +2,8 @@
 
 A collector and a starting run meet in storage. A run that starts first announces itself (`gc/starting/`), then looks
 for a collector and waits for its end, then pins its sources and writes its record; only then does it ask what is done.
-A collector first takes the lease `gc/`, then waits for runs that are starting, then reads the records. Whatever the
-order of these steps, either the collector reads the record and keeps what it names, or the run begins after the
+A collector first takes the lease `gc/collector`, gives it back if a run is starting (so that the two never wait for each
+other), and only then reads the records. Whatever the order of these steps, either the collector reads the record and keeps what it names, or the run begins after the
 collection. So no run ever relies on an output that is being removed, and two collectors exclude each other.
 
 A step is removed in an order that is safe to be killed in: leases and seal, then receipt and milestones (from here on it
@@ -81,21 +81,28 @@ def collect(storage: Storage, on_removed: Callable[[Unnamed], None]) -> list[Unn
     A holder on another host counts as alive until its heartbeat was seen to stand still, so a collection that meets one
     watches it for the lease's time to live. Raises Superseded when another collector is at work.
     """
-    lease = LeaseBook(storage, f"{COLLECTOR}/collector").acquire("ncp gc")
-    if not isinstance(lease, Lease):
-        raise Superseded(f"another collection is under way: {lease}")
-    with lease:
+    while True:
         _await_starting(storage)
-        items = unnamed(storage)
-        books = {item.key: LeaseBook(storage, item.key) for item in items if item.kind == "step"}
-        stayed = _held_to_the_end([item for item in items if item.held], books)
-        for item in items:
-            if item in stayed:
-                continue
-            if not lease.is_current():
-                raise Superseded("this collection was paused for so long that another took over")
-            remove(storage, item)
-            on_removed(item)
+        lease = LeaseBook(storage, f"{COLLECTOR}/collector").acquire("ncp gc")
+        if not isinstance(lease, Lease):
+            raise Superseded(f"another collection is under way: {lease}")
+        with lease:
+            if _starting_now(storage):
+                continue  # it may be waiting for us: runs go first
+            return _collect(storage, lease, on_removed)
+
+
+def _collect(storage: Storage, lease: Lease, on_removed: Callable[[Unnamed], None]) -> list[Unnamed]:
+    items = unnamed(storage)
+    books = {item.key: LeaseBook(storage, item.key) for item in items if item.kind == "step"}
+    stayed = _held_to_the_end([item for item in items if item.held], books)
+    for item in items:
+        if item in stayed:
+            continue
+        if not lease.is_current():
+            raise Superseded("this collection was paused for so long that another took over")
+        remove(storage, item)
+        on_removed(item)
     return stayed
 
 
@@ -140,14 +147,21 @@ def starting(storage: Storage, say: Callable[[str], None]) -> Iterator[None]:
     storage.delete_tree(key)
 
 
+def _starting_now(storage: Storage) -> bool:
+    """Whether a run has announced itself and lives. An announcement without a lease yet will look for us itself."""
+    names = storage.children(f"{COLLECTOR}/starting")
+    return any(StepStore(storage, f"{COLLECTOR}/starting/{name}").held() for name in names)
+
+
 def _await_starting(storage: Storage) -> None:
-    """Wait until every run that is starting has written its record, or is gone."""
+    """Wait until every run that is starting has written its record, or is gone; clear away the latter's traces."""
     names = storage.children(f"{COLLECTOR}/starting")
     books = {name: LeaseBook(storage, f"{COLLECTOR}/starting/{name}") for name in names}
     while any(isinstance(book.look(), Held) for book in books.values()):
         time.sleep(POLL_SECONDS)
-    for name in names:
-        storage.delete_tree(f"{COLLECTOR}/starting/{name}")
+    for name, book in books.items():
+        if book.highest():
+            storage.delete_tree(f"{COLLECTOR}/starting/{name}")
 
 
 def _evaluates(storage: Storage, key: str, fingerprints: set[str]) -> bool:

@@ -221,7 +221,7 @@ def _stage_step(
         recipe,
         name=name,
         kind="stage",
-        resources=_workers(recipe, recipe.runtime.num_workers),
+        resources=_workers(recipe, recipe.runtime.min_workers),
         identity={
             "model": plain(recipe.model),
             "precision": plain(recipe.precision),

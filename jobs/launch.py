@@ -22,6 +22,7 @@ from jobs.graph import (
 from jobs.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
 from jobs.notify import Notifier
 from jobs.preflight import cluster_capacity, preflight
+from jobs.preflight_costs import preflight_costs
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run
@@ -190,6 +191,7 @@ def run_recipe(
             return planned, outcome
         with ray_session(recipe.runtime), stop_on_signals():
             preflight(storage, recipe.runtime, beside=evaluates_beside(recipe), say=display.line)
+            preflight_costs(storage, recipe, say=display.line)
             try:
                 outcome = run_steps(
                     steps,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,23 +36,36 @@ class MetricWriter:
         self._folder = _claim_folder(storage, f"{step_key}/metrics", attempt)
         self._rows: list[MetricRow] = []
         self._closed_at = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, "ncp-metrics")
+        self._writing: Future[None] | None = None
 
     def add(self, row: MetricRow) -> None:
+        """Collect a row; every few seconds a segment is written beside the training. Raises what writing the last one raised."""
         self._rows.append(row)
         if time.monotonic() - self._closed_at > SEGMENT_SECONDS:
-            self.close_segment()
+            self._begin_segment()
 
     def close_segment(self) -> None:
-        """Write the collected rows as one immutable segment; none when there are no rows."""
+        """Write the collected rows as one immutable segment; none when there are no rows. Returns when it is written."""
+        self._begin_segment()
+        if self._writing is not None:
+            self._writing.result()
+
+    def _begin_segment(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
         if self._rows:
-            lines = [
-                json.dumps({"step": row.step, "values": row.values, "timing": row.timing}, sort_keys=True)
-                for row in self._rows
-            ]
-            key = f"{self._folder}/{self._rows[0].step:09d}.jsonl"
-            self._storage.write_bytes(key, ("\n".join(lines) + "\n").encode())
-            self._rows = []
+            rows, self._rows = self._rows, []
+            self._writing = self._thread.submit(self._write, rows)
         self._closed_at = time.monotonic()
+
+    def _write(self, rows: list[MetricRow]) -> None:
+        lines = [
+            json.dumps({"step": row.step, "values": row.values, "timing": row.timing}, sort_keys=True)
+            for row in rows
+        ]
+        key = f"{self._folder}/{rows[0].step:09d}.jsonl"
+        self._storage.write_bytes(key, ("\n".join(lines) + "\n").encode())
 
 
 def read_metrics(storage: Storage, step_key: str, *, until: int | None = None) -> list[MetricRow]:

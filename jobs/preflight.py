@@ -54,8 +54,8 @@ def cluster_capacity() -> dict[str, float]:
 
 
 def training_demand(runtime: RuntimeSpec) -> Demand:
-    """What the training workers need, all at once."""
-    return Demand(count=runtime.num_workers, cpus=runtime.cpus_per_worker, gpus=runtime.gpus_per_worker)
+    """What the training workers need, all at once: of an elastic stage, the least of them."""
+    return Demand(count=runtime.min_workers, cpus=runtime.cpus_per_worker, gpus=runtime.gpus_per_worker)
 
 
 def staging_demand(runtime: RuntimeSpec) -> Demand:
@@ -92,16 +92,16 @@ def check_resources(available: Mapping[str, float], runtime: RuntimeSpec, *, bes
         ("CPU", "cpus_per_worker", runtime.cpus_per_worker),
         ("GPU", "gpus_per_worker", runtime.gpus_per_worker),
     ):
-        needed = runtime.num_workers * each
+        needed = runtime.min_workers * each
         if needed <= available.get(resource, 0.0) < needed + each and beside:
             raise PreflightError(
-                f"evaluation.when: beside needs {each:g} {resource} next to the {needed:g} of {runtime.num_workers} "
+                f"evaluation.when: beside needs {each:g} {resource} next to the {needed:g} of {runtime.min_workers} "
                 f"workers, the cluster has {available.get(resource, 0.0):g}; lower runtime.num_workers to "
-                f"{runtime.num_workers - 1}, or use before_next_stage"
+                f"{runtime.min_workers - 1}, or use before_next_stage"
             )
         if needed > available.get(resource, 0.0):
             raise PreflightError(
-                f"runtime.{key}: {runtime.num_workers} workers x {each:g} {resource} = {needed:g}, the cluster has "
+                f"runtime.{key}: {runtime.min_workers} workers x {each:g} {resource} = {needed:g}, the cluster has "
                 f"{available.get(resource, 0.0):g}; lower runtime.num_workers or runtime.{key}"
             )
     if runtime.staging_cpus_per_task > available.get("CPU", 0.0):
@@ -112,9 +112,10 @@ def check_resources(available: Mapping[str, float], runtime: RuntimeSpec, *, bes
 
 
 def check_shared_storage(storage: Storage, nodes: list[Any]) -> None:
-    """Raise PreflightError when a local directory would have to be seen by several hosts and is not.
+    """Raise PreflightError when a local directory would have to be shared by several hosts and is not.
 
-    A directory may be a shared mount, so every other host is asked whether it sees what this one just wrote.
+    A directory may be a shared mount, so every other host is asked: it looks for what this one just wrote, and writes
+    something that this one looks for.
     """
     hosts = {socket.gethostname(), *(node["NodeManagerHostname"] for node in nodes)}
     if not storage.local or len(hosts) <= 1:
@@ -122,22 +123,37 @@ def check_shared_storage(storage: Storage, nodes: list[Any]) -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    key = f".probe/shared-{os.getpid()}"
-    storage.write_bytes(key, b"seen")
-    looked = {
-        node["NodeManagerHostname"]: ray.remote(_sees)
+    prefix = f".probe/shared-{os.getpid()}"
+    storage.write_bytes(f"{prefix}-driver", b"seen")
+    asked = {
+        node["NodeManagerHostname"]: ray.remote(_sees_and_writes)
         .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-        .remote(storage.url, key)
+        .remote(storage.url, f"{prefix}-driver", f"{prefix}-{node['NodeManagerHostname']}")
         for node in nodes
     }
-    blind = sorted(host for host, answer in looked.items() if not ray.get(answer))
-    storage.delete(key)
+    blind = {
+        host: answer for host, answer in ((host, ray.get(task)) for host, task in asked.items()) if answer
+    }
+    blind |= {
+        host: "what it wrote is not seen here"
+        for host in asked
+        if host not in blind and not storage.exists(f"{prefix}-{host}")
+    }
+    for name in ("driver", *asked):
+        storage.delete(f"{prefix}-{name}")
     if blind:
+        host, reason = min(blind.items())
         raise PreflightError(
-            f"storage: {storage.url!r} is a local directory that {', '.join(blind)} does not see; "
-            "use s3://... or a mount that every node shares"
+            f"storage: {storage.url!r} is a local directory that {', '.join(sorted(blind))} does not see "
+            f"({host}: {reason}); use s3://... or a mount that every node shares"
         )
 
 
-def _sees(storage_url: str, key: str) -> bool:
-    return Storage(storage_url).exists(key)
+def _sees_and_writes(storage_url: str, seen: str, written: str) -> str:
+    """Runs on another host: why it does not share the storage, or an empty string."""
+    try:
+        storage = Storage(storage_url)
+        storage.write_bytes(written, b"written")
+        return "" if storage.exists(seen) else "what the driver wrote is not seen there"
+    except Exception as error:  # whatever the store's client raises: the reason is for a person to read
+        return f"{type(error).__name__}: {error}".splitlines()[0]

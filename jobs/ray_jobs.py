@@ -18,6 +18,7 @@ from curriculum.errors import RecipeError
 from jobs.exit_codes import FAILED, STOPPED
 from jobs.shipping import carried_environment, shipped_name, staged_code
 from jobs.stop import SUBMISSION_VARIABLE, claim_submission
+from pipeline.redaction import redact
 from pipeline.storage import Storage
 
 FOLLOW_SECONDS = 1.0
@@ -37,7 +38,7 @@ def submit_run(
     """
     client = job_client(address)
     with staged_code(recipe) as code:
-        attempt = claim_submission(storage, run, {"address": address, "from": os.getpid()})
+        attempt = claim_submission(storage, run, {"address": redact(address), "from": os.getpid()})
         submission = f"{run}-a{attempt}"
         command = [python or interpreter(address), "-m", "jobs.cli", "run", shipped_name(recipe), *arguments]
         try:

@@ -26,6 +26,7 @@ from pipeline.dag.runner import Stopped
 
 T = TypeVar("T")
 POLL_SECONDS = 0.5
+LOCAL_STARTS = 4
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Set by Ray's job server in the processes that it starts."""
 
@@ -52,17 +53,31 @@ def ray_session(runtime: RuntimeSpec) -> Iterator[None]:
             environment = {"working_dir": str(code), "env_vars": carried_environment()}
             ray.init(address=address, runtime_env=environment, **options)
     else:
-        ray.init(
-            address="local",
-            num_cpus=runtime.local_cpus,
-            object_store_memory=runtime.object_store_mib * 1024 * 1024,
-            include_dashboard=False,
-            **options,
-        )
+        _start_local(runtime, options)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _start_local(runtime: RuntimeSpec, options: dict[str, Any]) -> None:
+    """A local cluster. A busy machine is given several tries: Ray's own patience is half a minute, and no setting."""
+    import ray
+
+    for tries_left in reversed(range(LOCAL_STARTS)):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=runtime.local_cpus,
+                object_store_memory=runtime.object_store_mib * 1024 * 1024,
+                include_dashboard=False,
+                **options,
+            )
+            return
+        except Exception as error:
+            if "timed out during startup" not in str(error) or not tries_left:
+                raise
+            ray.shutdown()
 
 
 def submit_remote(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from typing import Annotated
 
@@ -11,6 +12,8 @@ from curriculum.load import bundled_recipes, load_recipe
 from jobs.exit_codes import DONE, STOPPED, print_failures
 from jobs.launch import check_accepted, plan_recipe, prepare_run, run_recipe
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
+from jobs.plan_cost import DEFAULT_DEVICE, DEFAULT_MFU, DEVICE_PEAK_FLOPS, Rates, step_costs
+from jobs.plan_graph import graph_html, graph_svg, graph_text, plan_nodes
 from jobs.plan_view import plan_record, print_plan
 from jobs.ray_jobs import follow_submission, submit_run
 from jobs.runs import read_run
@@ -59,19 +62,51 @@ RetryFailedOption = Annotated[
 ]
 
 
+class GraphFormat(enum.Enum):
+    """How `ncp plan --graph` draws."""
+
+    text = "text"
+    svg = "svg"
+    html = "html"
+
+
 def plan(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
     storage: StorageOption = DEFAULT_STORAGE,
+    device: Annotated[
+        str, typer.Option(help=f"GPU to estimate with: {', '.join(DEVICE_PEAK_FLOPS)}.")
+    ] = DEFAULT_DEVICE,
+    device_flops: Annotated[
+        float | None, typer.Option(help="Its peak FLOP/s instead, as in 989.4e12.")
+    ] = None,
+    mfu: Annotated[float, typer.Option(help="Model FLOPs utilisation to expect.")] = DEFAULT_MFU,
+    gpu_hour_price: Annotated[float | None, typer.Option(help="Price of one GPU for one hour.")] = None,
+    graph: Annotated[
+        GraphFormat | None, typer.Option(help="Draw the steps instead, to standard output.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What would run, what is done, and why not. Writes nothing. Example: ncp plan demo stage2.optimizer.lr=0.001"""
+    """What would run, what is done, why not, and what it costs. Writes nothing. Example: ncp plan demo stage2.optimizer.lr=0.001 --graph text"""
     loaded = load_recipe(recipe, overrides or [])
-    planned, rows = plan_recipe(Storage(storage), loaded)
+    rates = Rates.chosen(device=device, device_flops=device_flops, mfu=mfu, gpu_hour_price=gpu_hour_price)
+    opened = Storage(storage)
+    planned, rows = plan_recipe(opened, loaded)
+    if graph is not None:
+        nodes = plan_nodes(rows)
+        match graph:
+            case GraphFormat.text:
+                say(graph_text(nodes))
+            case GraphFormat.svg:
+                say(graph_svg(nodes))
+            case GraphFormat.html:
+                print(graph_html(nodes, f"run {planned.run}"), end="")
+        return
+    costs = step_costs(opened, planned.recipe, rows, rates)
     if as_json:
-        print(json.dumps(plan_record(planned, rows), indent=1))
+        print(json.dumps(plan_record(planned, rows, costs, rates), indent=1))
     else:
-        print_plan(out, planned, rows)
+        print_plan(out, planned, rows, costs, rates)
 
 
 def run(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from jobs.runs import read_run
+from pipeline.redaction import redact
 from pipeline.storage import Storage
 
 PART_SECONDS = 3.0
@@ -46,7 +47,7 @@ class RunLog:
     def add(self, line: str) -> None:
         """One line, stamped with the time (UTC)."""
         with self._lock:
-            self._lines.append(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}\n")
+            self._lines.append(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {redact(line)}\n")
 
     def _flush_regularly(self) -> None:
         while not self._over.wait(PART_SECONDS):

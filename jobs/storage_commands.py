@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Annotated
 
@@ -10,10 +11,12 @@ import typer
 from rich.table import Table
 
 from jobs.collection import Unnamed, collect, unnamed
+from jobs.exit_codes import FAILED
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.runs import list_runs, read_run, remove_run
 from jobs.status import run_status
-from jobs.terminal import out, say
+from jobs.terminal import byte_size, out, say
+from pipeline.dag.lease import Superseded
 from pipeline.storage import Storage
 
 app = typer.Typer(
@@ -70,7 +73,7 @@ def rm(
             f"{len(alone)} of its {len(record['steps'])} steps are then named by no run, and `ncp gc` removes them:"
         )
         for step in alone:
-            say(f"  {step['key']}  {_size(opened.total_bytes(step['key']))}")
+            say(f"  {step['key']}  {byte_size(opened.total_bytes(step['key']))}")
         say(f"to remove: ncp runs rm {run} --yes")
         return
     remove_run(opened, run)
@@ -89,7 +92,7 @@ def gc(yes: YesOption = False, storage: StorageOption = DEFAULT_STORAGE, as_json
             say(_line(item))
         free = [item for item in items if not item.held]
         say(
-            f"{len(free)} items, {_size(sum(item.bytes for item in free))}, are named by no run"
+            f"{len(free)} items, {byte_size(sum(item.bytes for item in free))}, are named by no run"
             + ("; to remove them: ncp gc --yes" if free else "")
         )
         return
@@ -100,23 +103,19 @@ def gc(yes: YesOption = False, storage: StorageOption = DEFAULT_STORAGE, as_json
         if not as_json:
             say(f"removed {_line(item)}")
 
-    stayed = collect(opened, on_removed)
+    try:
+        stayed = collect(opened, on_removed)
+    except Superseded as error:
+        print(f"error: gc: {error}; run it again later", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
     if as_json:
         rows = {"removed": [item.__dict__ for item in removed], "stayed": [item.__dict__ for item in stayed]}
         print(json.dumps(rows, indent=1))
         return
     for item in stayed:
         say(f"kept {_line(item)}")
-    say(f"{len(removed)} items removed, {_size(sum(item.bytes for item in removed))}")
+    say(f"{len(removed)} items removed, {byte_size(sum(item.bytes for item in removed))}")
 
 
 def _line(item: Unnamed) -> str:
-    return f"{item.key}  {_size(item.bytes)}" + (f"  in use: {item.held}" if item.held else "")
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
+    return f"{item.key}  {byte_size(item.bytes)}" + (f"  in use: {item.held}" if item.held else "")

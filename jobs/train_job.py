@@ -51,6 +51,11 @@ class TrainJob:
     shard_cache_bytes: int = 0
     initial: InitialCheckpoint | None = None
     """Instead of a parent: a checkpoint from outside the run."""
+    shard_size: int = 0
+    activation_checkpointing: bool = False
+    compile: bool = False
+    compile_backend: str = "inductor"
+    peak_flops_per_worker: float = 0.0
     device: str = "cpu"
 
     @property

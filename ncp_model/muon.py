@@ -89,25 +89,37 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One update of every parameter that has a gradient (the same ones on every rank)."""
+        """One update of every parameter that has a gradient (the same ones on every rank).
+
+        With a scalar tensor `self.found_inf` other than zero (as torch.amp.GradScaler sets it) nothing is changed.
+        """
         loss = None if closure is None else closure()
+        found_inf = getattr(self, "found_inf", None)
+        skip = None if found_inf is None else found_inf != 0
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            updates = [self._momentum_update(p, group["momentum"]) for p in parameters]
+            updates = [self._momentum_update(p, group["momentum"], skip) for p in parameters]
             for parameter, direction in zip(parameters, orthogonalize_all(parameters, updates), strict=True):
                 local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
                 step_size = group["lr"] * group["rms_scale"] * math.sqrt(max(parameter.shape[-2:]))
-                local.mul_(1 - group["lr"] * group["weight_decay"])
-                local.add_(direction.to(local.dtype), alpha=-step_size)
+                decay = 1 - group["lr"] * group["weight_decay"]
+                if skip is None:
+                    local.mul_(decay).add_(direction.to(local.dtype), alpha=-step_size)
+                else:
+                    stepped = local.mul(decay).add_(direction.to(local.dtype), alpha=-step_size)
+                    local.copy_(torch.where(skip, local, stepped))
         return loss
 
-    def _momentum_update(self, parameter: Tensor, momentum: float) -> Tensor:
-        """Advance the (sharded) momentum and return this rank's part of the Nesterov update."""
+    def _momentum_update(self, parameter: Tensor, momentum: float, skip: Tensor | None) -> Tensor:
+        """Advance the (sharded) momentum unless `skip`, and return this rank's part of the Nesterov update."""
         state = self.state[parameter]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
         buffer, gradient = _local(state["momentum_buffer"]), _local(parameter.grad)
-        buffer.lerp_(gradient, 1 - momentum)
+        if skip is None:
+            buffer.lerp_(gradient, 1 - momentum)
+        else:
+            buffer.copy_(torch.where(skip, buffer, buffer.lerp(gradient, 1 - momentum)))
         return gradient.lerp(buffer, momentum)
 
 

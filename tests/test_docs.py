@@ -50,7 +50,7 @@ def test_the_pages_table_is_the_recipes() -> None:
             "tokens": f"{tokens:,}",
             "training FLOPs": f"{flops:.3g}",
             "GPU-hours, at 40 % of 989 TFLOP/s (*assumed*)": f"{hours:,.0f}",
-            f"days on {training_demand(RECIPE.runtime).count} such GPUs": f"{hours / 24 / RECIPE.runtime.num_workers:.1f}",
+            f"days on {training_demand(RECIPE.runtime).count} such GPUs": f"{hours / 24 / RECIPE.runtime.max_workers:.1f}",
             "sources": f"{len(staged)}",
             "tokens to stage, as published": f"{sum(staged):,}",
             f"shards of {RECIPE.data.shard_tokens:,} tokens, at least": f"{shards:,}",

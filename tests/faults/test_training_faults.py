@@ -44,8 +44,8 @@ def _alerts(storage: Path) -> list[str]:
     return [read_alert(store.storage, key).kind for key in alert_keys(store.storage, store.key)]
 
 
-def test_a_preempted_worker_costs_one_milestone_and_no_step(storage: Path, uninterrupted: Path) -> None:
-    run = NcpProcess(storage, "run", SMALL)
+def test_a_preempted_worker_costs_one_milestone_and_no_retry(storage: Path, uninterrupted: Path) -> None:
+    run = NcpProcess(storage, "run", SMALL, "runtime.retries=0")
     run.wait_until(lambda: 20 in milestones(storage, "stage1"))
     os.kill(training_workers(run.process.pid)[1], signal.SIGTERM)
     code, output = run.finish()

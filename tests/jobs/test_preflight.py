@@ -47,3 +47,9 @@ def test_a_local_directory_is_fine_on_one_host_and_object_storage_on_many(tmp_pa
     two_nodes_one_host = [{"NodeManagerHostname": socket.gethostname()}] * 2
     check_shared_storage(Storage(str(tmp_path)), two_nodes_one_host)
     check_shared_storage(Storage("memory://x"), [{"NodeManagerHostname": "a"}, {"NodeManagerHostname": "b"}])
+
+
+def test_an_elastic_stage_needs_room_for_its_minimum_only() -> None:
+    check_resources({"CPU": 2.0}, replace(RUNTIME, num_workers=(2, 64)))
+    with pytest.raises(PreflightError, match=r"5 workers x 0\.5 CPU"):
+        check_resources({"CPU": 2.0}, replace(RUNTIME, num_workers=(5, 64)))

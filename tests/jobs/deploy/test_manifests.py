@@ -82,7 +82,7 @@ def test_the_nodes_hold_the_recipe(cluster: dict[str, Any]) -> None:
         resources = {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0))}
         nodes[group["groupName"]] = [{"Alive": True, "Resources": resources}] * group["maxReplicas"]
     runtime = RECIPE.runtime
-    assert places(nodes["gpu"], training_demand(runtime)) >= runtime.num_workers
+    assert places(nodes["gpu"], training_demand(runtime)) >= runtime.max_workers
     staging = Demand(count=runtime.staging_tasks, cpus=runtime.staging_cpus_per_task)
     assert places(nodes["staging"], staging) >= runtime.staging_tasks
 
