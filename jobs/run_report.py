@@ -14,6 +14,7 @@ from curriculum.schema import Recipe, StageSpec
 from curriculum.tokens import stage_steps
 from jobs.evaluation.mixture import mixture_average
 from jobs.evaluation.suite_error import suite_stderr
+from jobs.evaluation_curves import evaluation_curves
 from jobs.evaluation_table import TableRow, evaluation_rows
 from jobs.log_tail import log_tail
 from jobs.metric_series import Columns, MetricSeries
@@ -68,7 +69,7 @@ def run_report(storage: Storage, run: str, *, columns: Callable[[str], Columns] 
         created=_utc(record["created"]),
         description=recipe.description,
         stages=tuple(_stage_view(recipe, stage) for stage in overview.stages),
-        curves=_curves(recipe, metrics),
+        curves=(*_curves(recipe, metrics), *evaluation_curves(storage, record)),
         evaluations=_evaluations(storage, record),
         steps=tuple(_step_row(step, record) for step in overview.status.steps),
         checkpoints=_checkpoints(storage, overview, keys),
