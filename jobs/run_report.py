@@ -96,9 +96,12 @@ def stage_flops(recipe: Recipe, name: str) -> float:
 
 
 def flops_before(recipe: Recipe, name: str) -> float:
-    """Training FLOPs of the stages that `name` descends from."""
-    parent = recipe.stages[name].init.from_
-    return 0.0 if parent is None else flops_before(recipe, parent) + stage_flops(recipe, parent)
+    """Training FLOPs of the stages that `name` descends from, as `curriculum.tokens.tokens_before` counts their tokens."""
+    init = recipe.stages[name].init
+    if init.from_ is None or init.from_ not in recipe.stages:
+        return 0.0
+    before = flops_before(recipe, init.from_)
+    return before if init.load == "full" else before + stage_flops(recipe, init.from_)
 
 
 def _status_without_report(status: RunStatus) -> str:

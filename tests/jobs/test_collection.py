@@ -14,6 +14,7 @@ from curriculum.load import load_recipe
 from jobs import collection
 from jobs.collection import Unnamed, collect, remove, starting, unnamed
 from jobs.graph import build_graph
+from jobs.initial_checkpoint import initial_pin_key
 from jobs.runs import list_runs, read_run, record_run, remove_run
 from pipeline.dag import lease as lease_module
 from pipeline.dag.holder import Holder
@@ -91,6 +92,22 @@ def test_pins_and_builtin_text_go_when_no_run_names_their_source(storage: Storag
     assert kinds.count("pin") == 2 and kinds.count("source") == 2
     _collect(storage)
     assert storage.keys("pins") == storage.keys("sources") == storage.keys("steps") == []
+
+
+def test_a_checkpoint_that_a_run_starts_from_stays_with_its_trajectory(storage: Storage) -> None:
+    """Although the run that trained it is gone, and only a pin says where it lies."""
+    _record(storage, "base")
+    trained = next(step["key"] for step in read_run(storage, "base")["steps"] if step["name"] == "stage1")
+    checkpoint = {"url": storage.url, "step_key": trained, "step": 200}
+    storage.write_json(initial_pin_key("base7b"), {"format": 1, "checkpoint": checkpoint})
+    recipe = load_recipe("demo", ["stage1.init.from=base7b", "runtime.locations.base7b=/elsewhere"])
+    steps = build_graph(recipe, {**PINS, "base7b": "e" * 64})
+    record_run(storage, "heir", recipe, PINS, steps, [])
+    remove_run(storage, "base")
+    keys = {item.key for item in unnamed(storage)}
+    assert keys and trained not in keys and initial_pin_key("base7b") not in keys
+    remove_run(storage, "heir")
+    assert {trained, initial_pin_key("base7b")} <= {item.key for item in unnamed(storage)}
 
 
 def test_a_step_that_someone_computes_stays(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
