@@ -13,15 +13,18 @@ import typer
 from curriculum.errors import RecipeError
 from jobs import (
     checkpoint_commands,
+    compare_commands,
     data_commands,
     doctor_commands,
     evaluation_commands,
+    monitor_commands,
     run_commands,
     scaling_commands,
     storage_commands,
     watch_commands,
 )
 from jobs.assets import AssetError
+from jobs.evaluation.comparison import ComparisonError
 from jobs.evaluation.suites import SuiteError
 from jobs.exit_codes import USAGE
 from jobs.preflight import PreflightError
@@ -38,10 +41,12 @@ app = typer.Typer(
 app.command()(run_commands.plan)
 app.command()(run_commands.run)
 app.command()(run_commands.submit)
-app.command()(watch_commands.status)
+app.command()(monitor_commands.status)
+app.command()(monitor_commands.dashboard)
 app.command()(watch_commands.logs)
 app.command()(watch_commands.stop)
-app.command()(watch_commands.report)
+app.command()(monitor_commands.report)
+app.command()(compare_commands.compare)
 app.command(name="eval")(evaluation_commands.evaluate)
 app.command()(scaling_commands.scaling)
 app.command()(checkpoint_commands.generate)
@@ -75,6 +80,7 @@ def main() -> None:
         app()
     except (
         AssetError,
+        ComparisonError,
         PreflightError,
         RecipeError,
         ShardError,

