@@ -1,10 +1,10 @@
 """Which step may start next: edges, a bound on resources, and the longest road first. Pure: no clock, no threads.
 
 A step is ready once every step it needs is done and every step it comes after is over. Of the ready steps the one with
-the longest chain of steps hanging on it goes first (Hu's highest-level-first rule), so that training never queues behind
-evaluations that nothing waits for; of two equal ones the larger, then the earlier in the list. Steps whose claims do not fit beside those that run
-are passed over for smaller ones, and a step that fits nowhere starts when nothing else claims anything, so that
-nothing waits for ever.
+the longest chain of steps hanging on it goes first (Hu's highest-level-first rule), of two equal ones the larger, then
+the earlier in the list; so training never queues behind evaluations that nothing waits for. Steps whose claims do not
+fit beside those that run are passed over for smaller ones, and a step that fits nowhere starts when nothing else claims
+anything, so that nothing waits for ever.
 """
 
 from __future__ import annotations
