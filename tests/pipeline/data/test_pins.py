@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import shutil
 
+import pyarrow
 import pytest
 
 from curriculum.schema import SourceSpec
-from pipeline.data import pins
 from pipeline.data.errors import SourceError
 from pipeline.data.pins import load_pin, make_pin, pin_key
 from pipeline.storage import Storage
@@ -62,8 +62,8 @@ def test_a_builtin_is_laid_out_once_in_parts_and_its_digest_does_not_know_the_co
     assert len(pin.files) > 1 and pin.location == f"sources/code-{pin.digest[:12]}"
     assert storage.keys(pin.location) == [f"{pin.location}/{file.path}" for file in pin.files]
 
-    compress = pins.pa.compress
-    monkeypatch.setattr(pins.pa, "compress", lambda data, codec, asbytes: compress(data, "gzip", asbytes))
+    compress = pyarrow.compress
+    monkeypatch.setattr(pyarrow, "compress", lambda data, codec, asbytes: compress(data, "gzip", asbytes))
     other = make_pin(Storage(str(tmp_path / "other")), "code", CODE, None)
     assert other.digest == pin.digest and other.files[0].sha256 != pin.files[0].sha256
     assert [file.weight for file in other.files] == [file.weight for file in pin.files]
