@@ -67,14 +67,15 @@ class WaitingForNodes:
         self._next = time.monotonic() + LOOK_SECONDS
         self._told: str | None = None
 
-    def look(self) -> None:
-        """Cheap when called too often."""
+    def look(self) -> bool:
+        """Whether something is missing. Cheap when called too often."""
         import ray
 
         if time.monotonic() < self._next:
-            return
+            return False
         self._next = time.monotonic() + LOOK_SECONDS
         missing = shortage(ray.nodes(), self._demand)
         if missing != self._told:
             self._say(missing or "the cluster is large enough again")
         self._told = missing
+        return missing is not None

@@ -15,11 +15,13 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from curriculum.load import build
 from curriculum.schema import SourceSpec
+from jobs.initial_checkpoint import initial_pin_key
 from jobs.runs import list_runs, read_run
 from pipeline.dag.lease import Held, Lease, LeaseBook, Superseded
 from pipeline.dag.store import StepStore
@@ -51,6 +53,9 @@ def unnamed(storage: Storage) -> list[Unnamed]:
         fingerprints |= {step["fingerprint"] for step in record["steps"]}
         for source, spec in record["recipe"]["sources"].items():
             pins.add(pin_key(source, build(SourceSpec, spec, f"sources.{source}")))
+        for origin in _initial_checkpoints(record):
+            pins.add(initial_pin_key(origin))
+            keys |= _pinned_step(storage, initial_pin_key(origin))
     found = []
     for name in storage.children("steps"):
         key = f"steps/{name}"
@@ -61,7 +66,7 @@ def unnamed(storage: Storage) -> list[Unnamed]:
             Unnamed(key=key, kind="step", bytes=storage.total_bytes(key), held=str(held) if held else "")
         )
     laid_out = {
-        storage.read_json(f"pins/{name}")["location"]
+        storage.read_json(f"pins/{name}").get("location", "")
         for name in storage.children("pins")
         if f"pins/{name}" in pins
     }
@@ -150,18 +155,39 @@ def starting(storage: Storage, say: Callable[[str], None]) -> Iterator[None]:
 def _starting_now(storage: Storage) -> bool:
     """Whether a run has announced itself and lives. An announcement without a lease yet will look for us itself."""
     names = storage.children(f"{COLLECTOR}/starting")
-    return any(StepStore(storage, f"{COLLECTOR}/starting/{name}").held() for name in names)
+    return any(_alive(LeaseBook(storage, f"{COLLECTOR}/starting/{name}")) for name in names)
+
+
+def _alive(announcement: LeaseBook) -> bool:
+    """Whether the run that announced itself still starts; one that has started takes its announcement away."""
+    try:
+        return isinstance(announcement.look(), Held)
+    except FileNotFoundError:
+        return False
 
 
 def _await_starting(storage: Storage) -> None:
     """Wait until every run that is starting has written its record, or is gone; clear away the latter's traces."""
     names = storage.children(f"{COLLECTOR}/starting")
     books = {name: LeaseBook(storage, f"{COLLECTOR}/starting/{name}") for name in names}
-    while any(isinstance(book.look(), Held) for book in books.values()):
+    while any(_alive(book) for book in books.values()):
         time.sleep(POLL_SECONDS)
     for name, book in books.items():
         if book.highest():
             storage.delete_tree(f"{COLLECTOR}/starting/{name}")
+
+
+def _initial_checkpoints(record: Mapping[str, Any]) -> set[str]:
+    """Names in `init.from` that are no stage of the run: checkpoints from outside it."""
+    stages = record["recipe"]["stages"]
+    return {stage["init"]["from"] for stage in stages.values()} - {None, *stages}
+
+
+def _pinned_step(storage: Storage, key: str) -> set[str]:
+    """The trajectory that a checkpoint's pin points to, which may lie in this very storage."""
+    if not storage.exists(key):
+        return set()
+    return {storage.read_json(key)["checkpoint"]["step_key"]} - {""}
 
 
 def _evaluates(storage: Storage, key: str, fingerprints: set[str]) -> bool:

@@ -47,9 +47,12 @@ def evaluation_rows(storage: Storage, record: Mapping[str, Any]) -> list[TableRo
             rows.append(_row("unigram", None, 0, "unigram", result, stages))
         else:
             stage = receipt["stage"]
-            rows.append(_row(stage, stage, receipt["step"], "model", result, stages))
-            zeroed = f"{stage}, concept zeroed"
-            rows.append(_row(zeroed, stage, receipt["step"], "zero_concept", result, stages))
+            stop = next(step["milestone"] for step in record["steps"] if step["name"] == stage)
+            label = stage if receipt["step"] == stop else f"{stage} at step {receipt['step']:,}"
+            rows.append(_row(label, stage, receipt["step"], "model", result, stages))
+            if receipt["step"] == stop:
+                zeroed = f"{stage}, concept zeroed"
+                rows.append(_row(zeroed, stage, receipt["step"], "zero_concept", result, stages))
     return [row for row in rows if any(value is not None for value in row.sources.values()) or _answered(row)]
 
 

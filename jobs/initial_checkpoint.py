@@ -57,7 +57,7 @@ def initial_names(recipe: Recipe) -> dict[str, str]:
 
 def load_pinned(storage: Storage, name: str, location: str) -> InitialCheckpoint | None:
     """The checkpoint as it was pinned, at `location`; None when it never was."""
-    key = _pin_key(name)
+    key = initial_pin_key(name)
     if not storage.exists(key):
         return None
     record = storage.read_json(key)
@@ -84,7 +84,7 @@ def pin_checkpoint(storage: Storage, name: str, location: str) -> InitialCheckpo
         return found
     resolved = resolve_checkpoint(name, location)
     storage.create_json(
-        _pin_key(name), {"format": FORMAT, "requested": location, "checkpoint": asdict(resolved)}
+        initial_pin_key(name), {"format": FORMAT, "requested": location, "checkpoint": asdict(resolved)}
     )
     kept = load_pinned(storage, name, location)
     assert kept is not None
@@ -157,7 +157,8 @@ def check_load(stage: str, load: str, global_batch_tokens: int, checkpoint: Init
         )
 
 
-def _pin_key(name: str) -> str:
+def initial_pin_key(name: str) -> str:
+    """Storage key of the pin of a checkpoint from outside the run."""
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[-40:].strip("-")
     return f"pins/init-{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
 

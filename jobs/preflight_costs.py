@@ -57,10 +57,11 @@ def check_step_fits(recipe: Recipe, capacity: int, where: str) -> str | None:
         message = (
             f"runtime.micro_batch_size: a step of {name} with {runtime.micro_batch_size} x {stage.sequence_length} tokens "
             f"needs about {_gib(need.total)} on each of {runtime.min_workers} workers (weights and optimizer "
-            f"{_gib(need.state)}, gathered layers {_gib(need.gathered)}, activations {_gib(need.activations)}), and {where} "
+            f"{_gib(need.state)}, gathered layers {_gib(need.gathered)}, activations {_gib(need.activations)}, or Muon's step "
+            f"{_gib(need.optimizer)}), and {where} "
             f"has {_gib(capacity)}; lower it, set runtime.activation_checkpointing, or raise runtime.num_workers"
         )
-        if need.state + need.gathered > capacity or need.total > MARGIN * capacity:
+        if need.state + max(need.gathered, need.optimizer) > capacity or need.total > MARGIN * capacity:
             raise PreflightError(message)
         return message
     return None

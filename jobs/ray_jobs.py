@@ -33,29 +33,31 @@ def submit_run(
 ) -> str:
     """Submit `ncp run` for `run`; returns the submission id, `{run}-a{attempt}`.
 
-    `arguments` follow the recipe on the command line. Raises RecipeError when the cluster does not answer or
-    take the job, or the code is too large to upload.
+    `arguments` follow the recipe on the command line. A cluster never takes an id twice: one that a run of the same name
+    on another storage has used there is left out. Raises RecipeError when the cluster does not answer or take the job, or
+    the code is too large to upload.
     """
     client = job_client(address)
+    command = [python or interpreter(address), "-m", "jobs.cli", "run", shipped_name(recipe), *arguments]
     with staged_code(recipe) as code:
-        attempt = claim_submission(storage, run, {"address": redact(address), "from": os.getpid()})
-        submission = f"{run}-a{attempt}"
-        command = [python or interpreter(address), "-m", "jobs.cli", "run", shipped_name(recipe), *arguments]
-        try:
-            client.submit_job(
-                entrypoint=shlex.join([*command, "--storage", storage.url]),
-                submission_id=submission,
-                runtime_env={
-                    "working_dir": str(code),
-                    "env_vars": {**carried_environment(), SUBMISSION_VARIABLE: str(attempt)},
-                },
-                metadata={"run": run, "storage": storage.url},
-            )
-        except RuntimeError as error:
-            raise RecipeError(
-                f"--address: {address!r} did not take the job ({last_line(error)}); see the cluster's own logs"
-            ) from error
-    return submission
+        while True:
+            attempt = claim_submission(storage, run, {"address": redact(address), "from": os.getpid()})
+            submission = f"{run}-a{attempt}"
+            variables = {**carried_environment(), SUBMISSION_VARIABLE: str(attempt)}
+            try:
+                client.submit_job(
+                    entrypoint=shlex.join([*command, "--storage", storage.url]),
+                    submission_id=submission,
+                    runtime_env={"working_dir": str(code), "env_vars": variables},
+                    metadata={"run": run, "storage": storage.url},
+                )
+                return submission
+            except RuntimeError as error:
+                if f"{submission} already exists" in str(error):
+                    continue
+                raise RecipeError(
+                    f"--address: {address!r} did not take the job ({last_line(error)}); see the cluster's own logs"
+                ) from error
 
 
 def follow_submission(
@@ -88,7 +90,7 @@ def follow_submission(
     return code
 
 
-def stop_jobs(address: str, run: str, *, seconds: float = STOP_SECONDS) -> dict[str, str]:
+def stop_jobs(storage: Storage, address: str, run: str, *, seconds: float = STOP_SECONDS) -> dict[str, str]:
     """Stop submissions of `run` that have not started; returns each living submission of the run and its state after.
 
     One that runs is asked through storage and ends by itself. Ray says yes to stopping a job that waits and may not do
@@ -99,7 +101,7 @@ def stop_jobs(address: str, run: str, *, seconds: float = STOP_SECONDS) -> dict[
     living = {
         job.submission_id: str(job.status)
         for job in client.list_jobs()
-        if (job.metadata or {}).get("run") == run and job.submission_id and str(job.status) not in OVER
+        if _belongs(job, storage, run) and job.submission_id and str(job.status) not in OVER
     }
     waiting = {submission for submission, status in living.items() if status == "PENDING"}
     for submission in waiting:
@@ -111,6 +113,12 @@ def stop_jobs(address: str, run: str, *, seconds: float = STOP_SECONDS) -> dict[
         waiting = {submission for submission in waiting if living[submission] == "PENDING"}
         time.sleep(0.2)
     return living
+
+
+def _belongs(job: Any, storage: Storage, run: str) -> bool:
+    """Whether a job of the cluster is a submission of this run, and not of one with its name on another storage."""
+    metadata = job.metadata or {}
+    return metadata.get("run") == run and metadata.get("storage") == storage.url
 
 
 def job_client(address: str) -> Any:
@@ -129,7 +137,7 @@ def job_client(address: str) -> Any:
 
 def last_line(error: Exception) -> str:
     """What went wrong, out of a message that may hold a whole traceback of the server's."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
     return lines[-1] if lines else type(error).__name__
 
 

@@ -21,14 +21,18 @@ from typing import Any, TypeVar
 from curriculum.schema import RuntimeSpec
 from jobs.capacity import Demand, WaitingForNodes
 from jobs.shipping import RAY_SETTINGS, carried_environment, staged_code
-from jobs.stop import signalled
-from pipeline.dag.runner import Stopped
+from jobs.stop import run_stop_requested, signalled
+from pipeline.dag.runner import StepContext, Stopped
 
 T = TypeVar("T")
 POLL_SECONDS = 0.5
 LOCAL_STARTS = 4
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Set by Ray's job server in the processes that it starts."""
+
+
+class Abandoned(Stopped):
+    """The run was asked to stop while the step waited for a node; nothing of it was running."""
 
 
 @contextlib.contextmanager
@@ -104,22 +108,24 @@ def await_remote(
     *,
     patience: Callable[[], bool] = lambda: True,
     demand: Demand | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    context: StepContext | None = None,
 ) -> Any:
     """The result of a started task; its own exception is raised here.
 
     `patience` is asked every half second; Stopped is raised once it says no. While the cluster's nodes could not hold
-    `demand`, `say` is told what is missing: Ray itself would wait in silence.
+    `demand`, the step of `context` says what is missing (Ray itself would wait in silence), and Abandoned is raised when
+    its run is asked to stop: what waits for a node cannot answer that itself.
     """
     import ray
     from ray.exceptions import RayTaskError
 
-    waiting = WaitingForNodes(demand, say) if demand is not None else None
+    waiting = WaitingForNodes(demand, context.report_waiting) if demand and context else None
     while not ray.wait([task], timeout=POLL_SECONDS)[0]:
         if not patience():
             raise Stopped("stopped while a task was running")
-        if waiting is not None:
-            waiting.look()
+        if waiting and context and waiting.look() and run_stop_requested(context.storage, context.run):
+            ray.cancel(task, force=True)
+            raise Abandoned("stopped while waiting for a node")
     try:
         return ray.get(task)
     except RayTaskError as error:
@@ -135,13 +141,13 @@ def call_remote(
     num_cpus: float = 0.0,
     num_gpus: float = 0.0,
     demand: Demand | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    context: StepContext | None = None,
 ) -> T:
-    """Run `function(*arguments)` as one Ray task and wait for its result. Raises Stopped on a signal.
+    """Run `function(*arguments)` as one Ray task and wait for its result, as `await_remote` does. Raises Stopped on a signal.
 
     `demand` is what the work needs when that is not the task's own `num_cpus` and `num_gpus`.
     """
     if demand is None and (num_cpus or num_gpus):
         demand = Demand(count=1, cpus=num_cpus, gpus=num_gpus)
     task = submit_remote(function, *arguments, num_cpus=num_cpus, num_gpus=num_gpus)
-    return await_remote(task, patience=lambda: not signalled(), demand=demand, say=say)
+    return await_remote(task, patience=lambda: not signalled(), demand=demand, context=context)

@@ -14,6 +14,7 @@ from curriculum.schema import Recipe
 from curriculum.tokens import stage_steps
 from jobs.evaluation.comparison import ComparisonError, LossCurve
 from jobs.metric_series import MetricSeries
+from jobs.run_overview import first_step
 from jobs.runs import read_run
 from ncp_model.flops import flops_per_token
 from pipeline.dag.store import StepStore
@@ -47,7 +48,7 @@ def stage_curve(storage: Storage, run: str, stage: str, metric: str) -> LossCurv
         )
     return LossCurve(
         run=run,
-        tokens=columns.column("tokens_in_stage"),
+        tokens=columns.column("tokens_in_stage") - first_step(recipe, stage) * spec.global_batch_tokens,
         loss=loss,
         order=order_identity(storage, record, stage),
         flops_per_token=flops_per_token(recipe.model, spec.sequence_length).total,

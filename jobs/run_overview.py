@@ -34,6 +34,7 @@ class StageStatus:
     """Of a running stage: taken so far. Otherwise: kept, that is at its newest milestone."""
     tokens_budget: int
     steps_done: int
+    """Of the trajectory: with `load: full` it begins at the parent's last step."""
     steps: int
     first_token: int
     """Tokens of the run before the stage begins."""
@@ -129,7 +130,7 @@ def run_overview(storage: Storage, run: str) -> RunOverview:
 def stage_status(storage: Storage, recipe: Recipe, name: str, step: StepStatus) -> StageStatus:
     """The state of one stage, from its step's and the newest of its metrics."""
     stage, store = recipe.stages[name], StepStore(storage, step.key)
-    steps = stage_steps(stage)
+    steps, begun = stage_steps(stage), first_step(recipe, name)
     started = step.state != "waiting"
     milestones = [number for number in store.milestones() if number <= steps] if started else []
     progress = step.progress if step.state == "running" and step.progress else {}
@@ -139,11 +140,11 @@ def stage_status(storage: Storage, recipe: Recipe, name: str, step: StepStatus) 
     return StageStatus(
         name=name,
         state=step.state,
-        tokens_done=min(taken, steps) * stage.global_batch_tokens,
-        tokens_budget=steps * stage.global_batch_tokens,
+        tokens_done=max(min(taken, steps) - begun, 0) * stage.global_batch_tokens,
+        tokens_budget=(steps - begun) * stage.global_batch_tokens,
         steps_done=min(taken, steps),
         steps=steps,
-        first_token=tokens_before(recipe, name),
+        first_token=tokens_before(recipe, name) + begun * stage.global_batch_tokens,
         mixture=stage.mixture,
         attempts=LeaseBook(storage, step.key).highest() if started else 0,
         restarts=max(0, len(storage.children(f"{step.key}/metrics")) - 1) if started else 0,
@@ -153,6 +154,14 @@ def stage_status(storage: Storage, recipe: Recipe, name: str, step: StepStatus) 
         rate=rate,
         eta_seconds=(steps - min(taken, steps)) * stage.global_batch_tokens / rate if rate else None,
     )
+
+
+def first_step(recipe: Recipe, name: str) -> int:
+    """The step a stage begins at: its parent's last when it goes on with the parent's full state, else 0."""
+    init = recipe.stages[name].init
+    if init.from_ is None or init.load != "full" or init.from_ not in recipe.stages:
+        return 0
+    return stage_steps(recipe.stages[init.from_])
 
 
 def _evaluations(storage: Storage, record: Mapping[str, Any]) -> tuple[EvaluationStatus, ...]:

@@ -14,6 +14,7 @@ from curriculum.schema import Recipe, StageSpec
 from curriculum.tokens import stage_steps
 from jobs.evaluation.mixture import mixture_average
 from jobs.evaluation.suite_error import suite_stderr
+from jobs.evaluation_curves import evaluation_curves
 from jobs.evaluation_table import TableRow, evaluation_rows
 from jobs.log_tail import log_tail
 from jobs.metric_series import Columns, MetricSeries
@@ -68,7 +69,7 @@ def run_report(storage: Storage, run: str, *, columns: Callable[[str], Columns] 
         created=_utc(record["created"]),
         description=recipe.description,
         stages=tuple(_stage_view(recipe, stage) for stage in overview.stages),
-        curves=_curves(recipe, metrics),
+        curves=(*_curves(recipe, metrics), *evaluation_curves(storage, record)),
         evaluations=_evaluations(storage, record),
         steps=tuple(_step_row(step, record) for step in overview.status.steps),
         checkpoints=_checkpoints(storage, overview, keys),
@@ -95,9 +96,12 @@ def stage_flops(recipe: Recipe, name: str) -> float:
 
 
 def flops_before(recipe: Recipe, name: str) -> float:
-    """Training FLOPs of the stages that `name` descends from."""
-    parent = recipe.stages[name].init.from_
-    return 0.0 if parent is None else flops_before(recipe, parent) + stage_flops(recipe, parent)
+    """Training FLOPs of the stages that `name` descends from, as `curriculum.tokens.tokens_before` counts their tokens."""
+    init = recipe.stages[name].init
+    if init.from_ is None or init.from_ not in recipe.stages:
+        return 0.0
+    before = flops_before(recipe, init.from_)
+    return before if init.load == "full" else before + stage_flops(recipe, init.from_)
 
 
 def _status_without_report(status: RunStatus) -> str:

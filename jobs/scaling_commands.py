@@ -25,7 +25,10 @@ def scaling(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help="A recipe with a `ladder:` section, such as ladder-cpu.")
     ],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Overrides, as in ladder.budgets=[1e18]", metavar="[KEY=VALUE]..."),
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show the rungs and what they cost, and end.")] = False,
     run: Annotated[bool, typer.Option("--run", help="First train every rung that is not done.")] = False,
     storage: StorageOption = DEFAULT_STORAGE,

@@ -11,7 +11,7 @@ from pipeline.storage import Storage
 def stop_run(storage: Storage, run: str, address: str | None) -> list[str]:
     """Ask `run` to stop and say what is left. Raises RecipeError for an unknown run, or an address that does not answer."""
     running = request_run_stop(storage, run)
-    jobs = stop_jobs(address, run) if address is not None else {}
+    jobs = stop_jobs(storage, address, run) if address is not None else {}
     status = run_status(storage, run)
     lines = [f"{run}: asked to stop" if running or jobs else f"{run}: nothing was running"]
     lines += [f"  {name}: ends at its next boundary; training writes a milestone first" for name in running]

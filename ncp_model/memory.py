@@ -33,21 +33,28 @@ class StepMemory:
     """Whole units at compute precision: the two that run or are fetched next, and the root's embedding and head."""
     activations: int
     """Kept by one micro-batch for its backward pass (estimated)."""
+    optimizer: int
+    """What Muon holds of all its matrices at the same time while it steps: updates, and their orthogonal directions."""
 
     @property
     def total(self) -> int:
-        return self.state + self.gathered + self.activations
+        """The higher of the two peaks: in the backward pass, and in the optimizer's step."""
+        return self.state + max(self.gathered + self.activations, self.optimizer)
+
+
+def muon_parameters(spec: ModelSpec, optimizer: OptimizerSpec) -> int:
+    """Parameters that Muon trains, with one momentum; all others have AdamW's two moments."""
+    if optimizer.matrices == "adamw":
+        return 0
+    counts = parameter_counts(spec)
+    adamw = sum(n for name, n in counts.items() if name in _NOT_MUON)
+    adamw += counts.get("codebooks", 0) if optimizer.codebooks == "adamw" else 0
+    return sum(counts.values()) - adamw
 
 
 def checkpoint_bytes(spec: ModelSpec, optimizer: OptimizerSpec) -> int:
-    """Weights and optimizer state of the whole model: one momentum for Muon's matrices, two moments for AdamW's."""
-    counts = parameter_counts(spec)
-    total = sum(counts.values())
-    adamw = sum(n for name, n in counts.items() if name in _NOT_MUON)
-    adamw += counts.get("codebooks", 0) if optimizer.codebooks == "adamw" else 0
-    if optimizer.matrices == "adamw":
-        adamw = total
-    return FLOAT32 * (2 * total + adamw)
+    """Weights and optimizer state of the whole model."""
+    return FLOAT32 * (3 * sum(parameter_counts(spec).values()) - muon_parameters(spec, optimizer))
 
 
 def step_memory(
@@ -77,4 +84,9 @@ def step_memory(
     kept = d * layers + per_block if activation_checkpointing else per_block * layers
     routes = _ROUTE_WIDTHS * d * layers if spec.irc.enabled or spec.crc.enabled else 0.0
     activations = width * tokens * (kept + routes)
-    return StepMemory(state=int(state), gathered=int(gathered), activations=int(activations))
+    return StepMemory(
+        state=int(state),
+        gathered=int(gathered),
+        activations=int(activations),
+        optimizer=int(2 * FLOAT32 * muon_parameters(spec, optimizer) / shards),
+    )

@@ -21,8 +21,9 @@ from torch.distributed.tensor import DTensor, Shard
 NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 # Matrices below this many elements are orthogonalised together, those above one by one.
 BATCHED_MATRIX_ELEMENTS = 1 << 16
-# Elements exchanged at once, per rank; bounds the extra memory of a sharded step.
-EXCHANGE_ELEMENTS = 1 << 27
+# Elements exchanged at once, per rank; bounds the extra memory of a sharded step (about three buffers of this size), and
+# should hold a large matrix for every rank.
+EXCHANGE_ELEMENTS = 1 << 25
 
 
 def orthogonalize(update: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
@@ -213,14 +214,23 @@ def _exchange(
     sent = torch.cat([updates[i].reshape(-1) for owned in by_owner for i in owned]).to(dtype)
     received = sent.new_empty(sum(incoming))
     dist.all_to_all_single(received, sent, incoming, outgoing, group=group)
+    count = len(sent)
+    del sent
     sizes = [rows[i][peer] * shapes[i][1] for peer in range(world_size) for i in mine]
     pieces = received.split(sizes)
     matrices = [torch.cat(pieces[k :: len(mine)]).view(shapes[i]) for k, i in enumerate(mine)]
 
-    results = [o.split(rows[i]) for i, o in zip(mine, _orthogonalize_local(matrices), strict=True)]
-    back = [results[k][peer].reshape(-1) for peer in range(world_size) for k in range(len(mine))]
-    returned = torch.empty_like(sent)
-    dist.all_to_all_single(returned, torch.cat(back) if back else sent[:0], outgoing, incoming, group=group)
+    del pieces, received
+    orthogonal = _orthogonalize_local(matrices)
+    del matrices
+    results = [o.split(rows[i]) for i, o in zip(mine, orthogonal, strict=True)]
+    back = torch.cat(
+        [results[k][peer].reshape(-1) for peer in range(world_size) for k in range(len(mine))]
+        or [updates[0].new_empty(0, dtype=dtype)]
+    )
+    del orthogonal, results
+    returned = back.new_empty(count)
+    dist.all_to_all_single(returned, back, outgoing, incoming, group=group)
     order = [i for owned in by_owner for i in owned]
     parts = returned.split([rows[i][rank] * shapes[i][1] for i in order])
     own_rows = dict(zip(order, parts, strict=True))

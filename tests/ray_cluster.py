@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -129,14 +130,14 @@ class RayHead(RayNode):
         self.gcs_address = f"127.0.0.1:{port}"
         client_port = free_port()
         self.client_address = f"ray://127.0.0.1:{client_port}"
-        temporary = Path("/tmp") / f"ncp-ray-{secrets.token_hex(4)}"  # socket paths must be short
+        self._temporary = Path("/tmp") / f"ncp-ray-{secrets.token_hex(4)}"  # socket paths must be short
         options = [
             "--head",
             "--node-ip-address=127.0.0.1",
             f"--port={port}",
             "--dashboard-host=127.0.0.1",
             f"--dashboard-port={self.address.rpartition(':')[2]}",
-            f"--temp-dir={temporary}",
+            f"--temp-dir={self._temporary}",
             f"--ray-client-server-port={client_port}",
             f"--num-cpus={num_cpus:g}",
         ]
@@ -156,6 +157,12 @@ class RayHead(RayNode):
         self.start()
         self._wait(self._answers)
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def nodes(self) -> list[dict[str, str]]:
         """What the cluster says of its nodes: `node_ip`, `state` and more."""

@@ -25,7 +25,9 @@ def training_charts(runs: Sequence[RunReport]) -> str:
     if not keys:
         return ""
     figures = [_figure(runs, key, hero=index == 0) for index, key in enumerate(keys)]
-    if len(runs) > 1 and all(_over(curve, "flops") is not None for run in runs for curve in run.curves):
+    if len(runs) > 1 and all(
+        _over(curve, "flops") is not None for run in runs for curve in run.curves if curve.key == keys[0]
+    ):
         figures.insert(1, _figure(runs, keys[0], hero=True, axis="flops"))
     return f'{_legend(runs)}<div class="charts">{"".join(figures)}</div>'
 

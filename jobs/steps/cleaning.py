@@ -30,7 +30,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         context.storage.url,
         context.step.key,
         demand=staging_demand(recipe.runtime),
-        say=context.report_waiting,
+        context=context,
     )
 
 

@@ -31,7 +31,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         context.attempt,
         tokenizer_key(context),
         demand=staging_demand(recipe.runtime),
-        say=context.report_waiting,
+        context=context,
     )
 
 

@@ -19,8 +19,14 @@ from jobs.graph import evaluates_beside
 from jobs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
 from jobs.metric_log import read_metrics
 from jobs.preflight import training_demand
-from jobs.ray_session import await_remote, submit_remote
-from jobs.stop import attempt_stop_requested, preemption_reason, request_attempt_stop, signalled
+from jobs.ray_session import Abandoned, await_remote, submit_remote
+from jobs.stop import (
+    attempt_stop_requested,
+    preemption_reason,
+    request_attempt_stop,
+    run_stop_requested,
+    signalled,
+)
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
 from pipeline.dag.runner import Preempted, StepContext, Stopped
@@ -48,7 +54,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     workers = choose_workers(
         recipe.runtime,
         reserved=reserved,
-        stop=signalled,
+        stop=lambda: signalled() or run_stop_requested(context.storage, context.run),
         say=context.report_waiting,
     )
     if workers is None:
@@ -60,8 +66,10 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
             task,
             patience=lambda: not signalled() and not growth.look(),
             demand=training_demand(recipe.runtime),
-            say=context.report_waiting,
+            context=context,
         )
+    except Abandoned:
+        raise
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
         await_remote(task, patience=_Grace(growth).left)

@@ -76,12 +76,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     print("## Agreement on the same requests\n")
     print(
-        "| task | requests | max abs difference of log-probability (nats) | questions with another choice |"
+        "| task | requests | max abs difference of log-probability (nats) | relative "
+        "| questions with another choice |"
     )
-    print("|---|---:|---:|---:|")
+    print("|---|---:|---:|---:|---:|")
     for task in tasks:
         print(
-            f"| {task['task']} | {task['requests']} | {task['largest_difference']:.1e} | {task['other_choices']} |"
+            f"| {task['task']} | {task['requests']} | {task['largest_difference']:.1e} "
+            f"| {task['largest_relative']:.1e} | {task['other_choices']} |"
         )
 
 

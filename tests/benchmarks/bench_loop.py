@@ -237,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         storage = Storage(f"{folder}/store")
         stage_prose(storage, SHARDS, VOCAB_SIZE)
         job = bench_job(storage, settings)
-        ours, bare, resumes, fits = Clocks(), Clocks(), [], []
+        ours, bare, resumes, resume_cpu, fits = Clocks(), Clocks(), [], [], []
         load = []
         with contextlib.nullcontext() if settings.without_ray else ray_session(RuntimeSpec()):
             for number in range(settings.rounds):
@@ -248,6 +248,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 marks = json.loads(marks_file.read_text())
                 if number:
                     resumes.append(marks[1][0] - marks[0][0])
+                    resume_cpu.append(marks[1][1] - marks[0][1])
                     fits.append(marks[1][0] - begun)
                 ours.add(marks)
                 marks_file = Path(folder) / f"bare-{number}.json"
@@ -280,6 +281,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"| resume: loop entered to first step taken, s | {statistics.median(resumes):.2f} "
             f"({min(resumes):.2f} - {max(resumes):.2f}) | 5 |"
         )
+        print(f"| of it, CPU s of rank 0 | {statistics.median(resume_cpu):.2f} | - |")
         print(
             f"| before it, the start of the workers, s | {statistics.median(f - r for f, r in zip(fits, resumes, strict=True)):.2f} | - |"
         )

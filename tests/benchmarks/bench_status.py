@@ -6,6 +6,7 @@ seconds. Beside it, what reading every row costs, which is what status must not 
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import subprocess
@@ -30,9 +31,9 @@ def main() -> int:
     print("# ncp status: cost against the length of the run\n")
     print(f"One stage, {SEGMENT_ROWS} rows a segment, local disk. Best of {REPEATS}, seconds.\n")
     print(
-        "| rows | segments | `ncp status RUN` (process) | overview | reads | MB read | every row read | followed again |"
+        "| rows | segments | `ncp status RUN`, wall | its CPU time | overview | reads | MB read | every row read | followed again |"
     )
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for rows in LENGTHS:
         with tempfile.TemporaryDirectory(prefix="ncp-bench-") as folder:
             print(measured(folder, rows), flush=True)
@@ -41,6 +42,7 @@ def main() -> int:
         "reading by itself. `every row read` is `read_metrics`; `followed again` is a later look of `MetricSeries`, as the dashboard's, when "
         "nothing is new."
     )
+    print(f"\nLoad average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores at the end.")
     print(f"\n{platform.processor() or platform.machine()}, Python {platform.python_version()}.")
     return 0
 

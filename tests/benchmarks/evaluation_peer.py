@@ -143,6 +143,9 @@ def measure(
         "wall": {name: statistics.median(wall for wall, _ in times) for name, times in seconds.items()},
         "cpu": {name: statistics.median(cpu for _, cpu in times) for name, times in seconds.items()},
         "largest_difference": max(abs(a - b) for a, b in zip(scores["lm_eval"], scores["ours"], strict=True)),
+        "largest_relative": max(
+            abs(a - b) / max(1.0, abs(a)) for a, b in zip(scores["lm_eval"], scores["ours"], strict=True)
+        ),
         "other_choices": other_choices(requests, scores["lm_eval"], scores["ours"]),
     }
 

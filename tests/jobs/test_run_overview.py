@@ -142,3 +142,18 @@ def test_the_terminal_shows_it_all(storage: CountingStorage) -> None:
 def test_the_bar_is_as_wide_as_the_budgets(storage: CountingStorage) -> None:
     _running(storage)
     assert curriculum_bar(run_overview(storage, "r").stages, 50) == f"[{'#' * 40}|####......]"
+
+
+def test_a_stage_that_goes_on_with_the_full_state_counts_its_own_tokens(storage: CountingStorage) -> None:
+    """`load: full` begins at the parent's last step: its budget is what lies beyond."""
+    store_run(
+        storage,
+        "r",
+        "stage2.init.load=full",
+        "stage2.tokens=1024000",
+        "stage2.optimizer.lr=0.004",
+        losses={"stage1": lambda tokens: 5.0},
+    )
+    first, second = run_overview(storage, "r").stages
+    assert (second.first_token, second.tokens_budget, second.tokens_done) == (819_200, 204_800, 0)
+    assert first.tokens_budget + second.tokens_budget == 1_024_000
