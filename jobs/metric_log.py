@@ -87,7 +87,8 @@ def read_metrics(storage: Storage, step_key: str, *, until: int | None = None) -
 def read_tail(storage: Storage, step_key: str, *, rows: int = 1) -> list[MetricRow]:
     """The newest `rows` rows of a trajectory, ascending: of the newest attempt, then of the ones before it.
 
-    Segments are read from the newest backwards until there are enough rows, so the cost does not grow with the run.
+    Segments are read from the newest backwards until there are enough rows, so the cost does not grow with the run. An
+    attempt resumes at a milestone, so never before the one before it did, nor beyond what that one reached.
     """
     found: list[MetricRow] = []
     for key in newest_segments(storage, step_key):

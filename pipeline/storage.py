@@ -279,9 +279,12 @@ def _temporary_beside(path: str) -> str:
 
 
 def _filesystem_options(url: str) -> dict[str, Any]:
-    """S3 listings must never come from a cache: another host's lease would stay unseen."""
-    return (
-        {"use_listings_cache": False, "skip_instance_cache": False}
-        if url.startswith(("s3://", "s3a://"))
-        else {}
-    )
+    """S3 listings must never come from a cache: another host's lease would stay unseen.
+
+    The endpoint is named although boto would find it: fsspec keeps one client per set of options, and would hand out one
+    for an endpoint that the environment no longer names.
+    """
+    if not url.startswith(("s3://", "s3a://")):
+        return {}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return {"use_listings_cache": False, **({"endpoint_url": endpoint} if endpoint else {})}

@@ -89,14 +89,16 @@ def test_all_ways_of_reading_agree(attempts: list[tuple[int, int, int]], rows: i
     """Whatever attempts resumed where and however segments were cut."""
     storage = Storage(f"memory://series-{next(_NAMES)}")
     series = MetricSeries(storage, "s")
-    reached = first = count = 0
-    for attempt, (point, count, segment) in enumerate(attempts, start=1):
-        first = min(point, reached + 1)
+    first, reached = 1, 0
+    for attempt, (advance, count, segment) in enumerate(attempts, start=1):
+        first = min(
+            first + advance - 1, reached + 1
+        )  # milestones stay: no attempt resumes before the last one did
         _write(storage, attempt, range(first, first + count), segment)
-        reached = max(reached, first + count - 1)
+        reached = first + count - 1
         columns, whole = series.look(), read_metrics(storage, "s")
         assert columns.steps.tolist() == [row.step for row in whole]
         assert columns.column("ntp").tolist() == [row.values["ntp"] for row in whole]
-    newest = [row for row in read_metrics(storage, "s") if row.step < first + count][-rows:]
+    newest = [row for row in read_metrics(storage, "s") if row.step <= reached][-rows:]
     assert read_tail(storage, "s", rows=rows) == newest
     assert all(math.isfinite(row.values["ntp"]) for row in newest)

@@ -24,7 +24,7 @@ def note(reason):
 def loop():
     with PreemptionNotice(note):
         for _ in range(3):
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         assert noticed.wait(30)
     print(reasons, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)  # the handler from before is back
@@ -40,7 +40,7 @@ def test_sigterm_is_noticed_once_and_means_the_end_again_afterwards() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WORKER], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
-    assert done.stdout == "['SIGTERM']\n", done.stderr
+    assert done.stdout == "['SIGTERM']\n", (done.returncode, done.stderr)
     assert done.returncode == -15
 
 
