@@ -35,8 +35,8 @@ format: $(SETUP)  ## rewrite the code in house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-faults: $(SETUP)  ## the whole matrix of faults, real signals on real processes
-	$(BIN)/python -m pytest tests/faults -m 'matrix or not matrix'
+faults: $(SETUP)  ## the whole matrix of faults, real signals on real processes; goes on where it was, writes docs/faults.md
+	$(BIN)/python -m pytest -p tests.faults.record tests/faults -m 'matrix or not matrix' --show-capture=no
 
 bench: $(SETUP)  ## side-by-side benchmarks
 	$(BIN)/python -m tests.benchmarks

@@ -66,6 +66,11 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     return recipe
 
 
+def merged_yaml(name_or_path: str) -> str:
+    """The recipe as one YAML text that extends nothing, for a machine that has not the other files."""
+    return OmegaConf.to_yaml(_read(name_or_path))
+
+
 def build(cls: type[T], value: Any, key: str) -> T:
     """A frozen dataclass from nested plain values, strictly. `key` is the dotted path for error messages."""
     if not isinstance(value, Mapping):
@@ -97,7 +102,9 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in parameters:
             return None
-        return _convert(next(p for p in parameters if p is not type(None)), value, key)
+        kinds = [p for p in parameters if p is not type(None)]
+        lists = [p for p in kinds if typing.get_origin(p) is tuple]
+        return _convert(lists[0] if lists and isinstance(value, (list, tuple)) else kinds[0], value, key)
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, key)
     if origin is tuple:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curriculum.ladder_spec import LadderSpec
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
 
@@ -119,9 +120,11 @@ class InitSpec:
     """Where a stage's weights come from. Without `from_` they are drawn from the stage's seed."""
 
     from_: str | None = None
-    """Name of an earlier stage; its milestone at its stop is loaded. Written `from:` in YAML."""
+    """Name of an earlier stage, whose milestone at its stop is loaded; or a checkpoint from outside the run: a name whose
+    place is in `runtime.locations`, or the place itself (`jobs.initial_checkpoint`). Written `from:` in YAML."""
     load: str = "weights+optimizer"
-    """`weights`, or `weights+optimizer` (OLMo 3's transition). Step, data position and seed are the stage's own."""
+    """`weights`, or `weights+optimizer` (OLMo 3's transition): step and data position start anew. `full` goes on at the
+    parent's step, data position and skip window, under the stage's own schedule. The seed is always the stage's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +137,11 @@ class EvaluationSpec:
     heldout_tokens: int = 262_144
     """At most this many held-out tokens per source."""
     when: str = "before_next_stage"
+    """`before_next_stage`, or `beside`: while the next stage trains, on resources of its own. Part of no identity."""
+    every_steps: int = 0
+    """Also evaluate the milestones at multiples of this step; 0: only the one at the stop."""
+    data: str = ""
+    """A source of questions in the published package's layout, instead of it; the questions' content is then identity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,10 +199,33 @@ class StageSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotifySpec:
+    """Whom to tell when a run is done, failed or refused, and of every alert."""
+
+    url: str = ""
+    """A webhook that takes JSON. A secret one belongs into the environment, as NCP_NOTIFY_URL, which is kept nowhere."""
+    command: str = ""
+    """A command line that gets the same JSON on its standard input."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RuntimeSpec:
     """Where and how fast. Never part of an identity."""
 
-    num_workers: int = 2
+    num_workers: int | tuple[int, int] = 2
+    """Training workers; `[min, max]` is elastic: as many as the cluster has room for, asked at every attempt, and more
+    from a milestone on when there is room for more (jobs/elastic.py)."""
+    elastic_check_seconds: float = 30.0
+    """How often an elastic stage looks for room for more workers."""
+    shard_size: int = 0
+    """Workers over which one copy of the model is sharded, the copies being replicas (HSDP); 0 shards over all of them.
+    The number of workers must be a multiple of it."""
+    activation_checkpointing: bool = False
+    """Recompute each transformer block in the backward pass instead of keeping its activations."""
+    compile: bool = False
+    """torch.compile for each layer. Minutes at the start of every attempt; of no use on a CPU."""
+    peak_flops_per_worker: float = 0.0
+    """What a worker's device could do, in operations per second at the compute precision; 0: no `mfu` column."""
     cpus_per_worker: float = 0.5
     gpus_per_worker: float = 0.0
     micro_batch_size: int = 4
@@ -203,9 +234,24 @@ class RuntimeSpec:
     staging_cpus_per_task: float = 0.5
     checkpoint_every_steps: int = 1000
     """Ephemeral milestones: what a crash may cost at most. The newest is kept, and the stage's last for ever."""
+    permanent_checkpoint_every_steps: int = 0
+    """Milestones that are kept for ever, written even between ephemeral ones; 0: only those that a run or stage ends at."""
+    async_checkpoints: bool = True
+    """Write milestones beside the training, from a copy of the state in host memory; false saves that memory."""
     log_every_steps: int = 1
+    parallel_steps: int = 2
+    """Independent steps that run at the same time: sources being staged, evaluations beside training."""
     retries: int = 3
-    """New attempts at a step after an infrastructure failure (a lost worker, a full disk). Bad input is not retried."""
+    """New attempts at a step after infrastructure failures (a lost worker, a full disk) with no milestone between them."""
+    preemption_retries: int = 1000
+    """New attempts after the machine was taken away by whoever lent it. Bad input is never tried again."""
+    retry_backoff_seconds: float = 1.0
+    """Pause before the first new attempt, doubled with each further failure, half of it drawn at random."""
+    retry_backoff_limit_seconds: float = 300.0
+    node_wait_seconds: float = 600.0
+    """How long a run waits at its start for a cluster that is still too small, before it says so and ends."""
+    cluster_grows: bool = False
+    """An autoscaler adds nodes when a step asks for them: a cluster that is too small at the start is only mentioned."""
     threads_per_worker: int = 1
     """CPU threads of a training worker; two are slower than one when cores are shared."""
     local_cpus: int = 2
@@ -217,9 +263,24 @@ class RuntimeSpec:
     hang_timeout_seconds: float = 1800.0
     """A worker that takes no step for this long is dumped and ended; 0 switches this off."""
     locations: Mapping[str, str] = field(default_factory=dict)
-    """Source name -> directory or URL. Builtin sources need none."""
+    """Name of a source, or of a checkpoint that a stage starts from -> directory or URL. Builtin sources need none."""
+    notify: NotifySpec = field(default_factory=NotifySpec)
+    alert_dead_codebook_share: float = 0.5
+    """Alert when a larger share of the codewords stays unused."""
+    evaluation_actors: int = 2
+    """Actors of an evaluation, each as large as a training worker; the numbers do not depend on how many."""
+    unsafe_execution: bool = False
+    """Run generated programs where they cannot be contained."""
     wandb_project: str = ""
     """Empty: no W&B. Otherwise metrics also go there, offline unless an API key is present."""
+
+    @property
+    def min_workers(self) -> int:
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[0]
+
+    @property
+    def max_workers(self) -> int:
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,4 +299,8 @@ class Recipe:
     """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""
+    ladder: LadderSpec | None = None
+    """Sizes by budgets for a scaling law (`ncp scaling`), made of the first stage. Part of no identity."""
+    generations: Mapping[str, int] = field(default_factory=dict)
+    """Step name -> how often it was asked to be computed anew (`--force`). Above 0 it is part of the step's identity."""
     runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

@@ -20,10 +20,25 @@ def horizon_steps(stage: StageSpec) -> int:
     return ceil_div(tokens, stage.global_batch_tokens)
 
 
+def evaluated_steps(stage: StageSpec) -> range:
+    """Steps before the stop whose milestones are evaluated: they are written, and kept until they have been."""
+    every = stage.evaluation.every_steps
+    return range(every, stage_steps(stage), every) if every else range(0)
+
+
 def tokens_before(recipe: Recipe, stage_name: str) -> int:
     """Tokens consumed by the stages that `stage_name` descends from: what `tokens in total` starts at."""
-    parent = recipe.stages[stage_name].init.from_
-    if parent is None:
+    init = recipe.stages[stage_name].init
+    if init.from_ is None or init.from_ not in recipe.stages:
         return 0
-    stage = recipe.stages[parent]
-    return tokens_before(recipe, parent) + stage_steps(stage) * stage.global_batch_tokens
+    before = tokens_before(recipe, init.from_)
+    if init.load == "full":  # goes on at its parent's step, so that the parent's tokens are its own
+        return before
+    stage = recipe.stages[init.from_]
+    return before + stage_steps(stage) * stage.global_batch_tokens
+
+
+def root_stage(recipe: Recipe, stage_name: str) -> str:
+    """The stage that `stage_name` descends from and that descends from none of the recipe's."""
+    parent = recipe.stages[stage_name].init.from_
+    return stage_name if parent is None or parent not in recipe.stages else root_stage(recipe, parent)

@@ -10,6 +10,10 @@ from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, StageSpec
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_CREDENTIALS = re.compile(
+    r"://[^/\s@]+@|[?&][\w.-]*(key|token|secret|signature|password|credential|sig)[\w.-]*=", re.IGNORECASE
+)
+"""A user before the host, or a key in the query."""
 BUILTIN_SOURCES = ("stdlib-code", "stdlib-prose")
 
 
@@ -25,9 +29,15 @@ def validate(recipe: Recipe) -> None:
         _one_of(f"sources.{name}.special_tokens", source.special_tokens, ("text", "keep"))
         if source.builtin is not None:
             _one_of(f"sources.{name}.builtin", source.builtin, BUILTIN_SOURCES)
+    origins = {stage.init.from_ for stage in recipe.stages.values()}
     for name in recipe.runtime.locations:
-        if name not in recipe.sources:
+        if name not in recipe.sources and name not in origins:
             raise RecipeError(f"runtime.locations.{name}: no such source; {nearest(name, recipe.sources)}")
+        if _CREDENTIALS.search(recipe.runtime.locations[name]):
+            raise RecipeError(
+                f"runtime.locations.{name}: the URL carries credentials, which would be kept in the run's record; "
+                "leave them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN, or a profile"
+            )
     _check_tokenizer(recipe)
     if not 0 <= recipe.data.heldout_fraction < 1:
         raise RecipeError(
@@ -94,14 +104,50 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
         )
     _one_of(f"{key}.packing", stage.packing, ("stream", "doc"))
     _one_of(f"{key}.on_shortage", stage.on_shortage, ("error", "repeat"))
-    _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer"))
-    _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage",))
+    _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer", "full"))
+    _one_of(f"{key}.evaluation.when", stage.evaluation.when, ("before_next_stage", "beside"))
+    if stage.evaluation.when == "beside" and stage.gate is not None:
+        raise RecipeError(
+            f"{key}.evaluation.when: 'beside' and {key}.gate exclude each other: the gate on {stage.gate.metric!r} has to "
+            "know the evaluation before the next stage begins; use before_next_stage, or leave the gate out"
+        )
+    _check_evaluation(recipe, key, stage)
     if stage.gate is not None and stage.gate.max is None and stage.gate.min is None:
         raise RecipeError(f"{key}.gate: {stage.gate.metric!r} has no bound; give gate.max or gate.min")
-    if stage.init.from_ is not None and stage.init.from_ not in earlier:
+    if stage.init.from_ is not None:
+        _check_init(recipe, name, stage, stage.init.from_, earlier)
+
+
+def _check_init(recipe: Recipe, name: str, stage: StageSpec, origin: str, earlier: list[str]) -> None:
+    key = f"stages.{name}.init"
+    if origin not in earlier:
+        located = origin in recipe.runtime.locations and origin not in recipe.sources
+        if origin in recipe.stages or not (located or "/" in origin):
+            near = f"{nearest(origin, earlier)}, or" if earlier else "it is the first; leave it out, or"
+            raise RecipeError(
+                f"{key}.from: {origin!r} is not an earlier stage; {near} set runtime.locations.{origin} to a checkpoint"
+            )
+        return
+    parent = recipe.stages[origin]
+    if stage.init.load == "full" and parent.global_batch_tokens != stage.global_batch_tokens:
         raise RecipeError(
-            f"{key}.init.from: {stage.init.from_!r} is not an earlier stage; {nearest(stage.init.from_, earlier) if earlier else 'this is the first stage, leave it out'}"
+            f"{key}.load: full goes on at {origin}'s step, so stages.{name}.global_batch_tokens must be its "
+            f"{parent.global_batch_tokens}; it is {stage.global_batch_tokens}"
         )
+    if stage.init.load == "full" and stage.tokens <= parent.tokens:
+        raise RecipeError(
+            f"{key}.load: full counts {origin}'s {parent.tokens} tokens too, and stages.{name}.tokens is {stage.tokens}; raise it"
+        )
+
+
+def _check_evaluation(recipe: Recipe, key: str, stage: StageSpec) -> None:
+    every, data = stage.evaluation.every_steps, stage.evaluation.data
+    if every < 0:
+        raise RecipeError(f"{key}.evaluation.every_steps: {every} is negative; use 0 for none")
+    if data and data not in recipe.sources:
+        raise RecipeError(f"{key}.evaluation.data: no source {data!r}; {nearest(data, recipe.sources)}")
+    if data and recipe.sources[data].builtin is not None:
+        raise RecipeError(f"{key}.evaluation.data: {data!r} is builtin text; name a source of questions")
 
 
 def _check_tokenizer(recipe: Recipe) -> None:
@@ -130,19 +176,49 @@ def _check_tokenizer(recipe: Recipe) -> None:
 def _check_runtime(recipe: Recipe) -> None:
     runtime = recipe.runtime
     for name in (
-        "num_workers",
+        "min_workers",
         "micro_batch_size",
         "staging_tasks",
         "checkpoint_every_steps",
         "log_every_steps",
+        "evaluation_actors",
         "local_cpus",
+        "parallel_steps",
     ):
-        _positive(f"runtime.{name}", getattr(runtime, name))
+        key = "num_workers" if name == "min_workers" else name
+        _positive(f"runtime.{key}", getattr(runtime, name))
+    for name in (
+        "retries",
+        "preemption_retries",
+        "retry_backoff_seconds",
+        "retry_backoff_limit_seconds",
+        "permanent_checkpoint_every_steps",
+    ):
+        if getattr(runtime, name) < 0:
+            raise RecipeError(f"runtime.{name}: {getattr(runtime, name)} is negative; use 0 or more")
     for name in ("cpus_per_worker", "staging_cpus_per_task"):
         if not getattr(runtime, name) > 0:
             raise RecipeError(
                 f"runtime.{name}: {getattr(runtime, name)} is not positive; use 0.5 on a small machine"
             )
+
+    if runtime.min_workers > runtime.max_workers:
+        raise RecipeError(
+            f"runtime.num_workers: [{runtime.min_workers}, {runtime.max_workers}] is not [min, max]; the first must not be larger"
+        )
+    if runtime.shard_size < 0:
+        raise RecipeError(
+            f"runtime.shard_size: {runtime.shard_size} is negative; use 0 to shard over all workers"
+        )
+    if runtime.shard_size and any(n % runtime.shard_size for n in (runtime.min_workers, runtime.max_workers)):
+        raise RecipeError(
+            f"runtime.shard_size: {runtime.shard_size} does not divide runtime.num_workers {runtime.num_workers}; "
+            "choose one that does, or 0 to shard over all workers"
+        )
+    if runtime.peak_flops_per_worker < 0:
+        raise RecipeError(
+            f"runtime.peak_flops_per_worker: {runtime.peak_flops_per_worker} is negative; use 0 for no MFU"
+        )
 
 
 def _check_name(key: str, name: str) -> None:

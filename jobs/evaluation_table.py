@@ -24,6 +24,8 @@ class TableRow:
     """A baseline or an ablation, not a checkpoint as it is."""
     stage: str | None
     """The stage whose milestone was evaluated; None for what belongs to no stage."""
+    step: int
+    """The milestone."""
     kind: str
     """Which of an evaluation's measures: `model`, `zero_concept` or `unigram`."""
     sources: Mapping[str, float | None]
@@ -41,18 +43,28 @@ def evaluation_rows(storage: Storage, record: Mapping[str, Any]) -> list[TableRo
             continue
         result, stages = receipt["result"], record["recipe"]["stages"]
         if receipt["step"] == 0:
-            rows.append(_row("untrained", None, "model", result, stages))
-            rows.append(_row("unigram", None, "unigram", result, stages))
+            rows.append(_row("untrained", None, 0, "model", result, stages))
+            rows.append(_row("unigram", None, 0, "unigram", result, stages))
         else:
             stage = receipt["stage"]
-            rows.append(_row(stage, stage, "model", result, stages))
-            rows.append(_row(f"{stage}, concept zeroed", stage, "zero_concept", result, stages))
-    return [row for row in rows if any(value is not None for value in row.sources.values())]
+            stop = next(step["milestone"] for step in record["steps"] if step["name"] == stage)
+            label = stage if receipt["step"] == stop else f"{stage} at step {receipt['step']:,}"
+            rows.append(_row(label, stage, receipt["step"], "model", result, stages))
+            if receipt["step"] == stop:
+                zeroed = f"{stage}, concept zeroed"
+                rows.append(_row(zeroed, stage, receipt["step"], "zero_concept", result, stages))
+    return [row for row in rows if any(value is not None for value in row.sources.values()) or _answered(row)]
+
+
+def _answered(row: TableRow) -> bool:
+    """Whether the row stands for a model that benchmarks were asked of, held-out text or not."""
+    return row.kind == "model" and bool(row.result["tasks"])
 
 
 def _row(
     label: str,
     stage: str | None,
+    step: int,
     kind: str,
     result: Mapping[str, Any],
     stages: Mapping[str, Mapping[str, Any]],
@@ -64,6 +76,7 @@ def _row(
         label=label,
         reference=kind != "model",
         stage=stage,
+        step=step,
         kind=kind,
         sources={source: bits(values) for source, values in result["heldout"].items()},
         mixtures={

@@ -12,23 +12,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from curriculum.errors import RecipeError, nearest
 from curriculum.identity import UNKNOWN, fingerprint
 from curriculum.load import plain
 from curriculum.schema import EvaluationSpec, Recipe, StageSpec
-from curriculum.tokens import horizon_steps, stage_steps
+from curriculum.tokens import evaluated_steps, horizon_steps, stage_steps
 from pipeline.dag.step import Step
 from pipeline.data.order import ORDER_VERSION
 
 TOKENIZER = "tokenizer"
 UNTRAINED = "untrained-eval"
 REPORT = "report"
+VERSIONS = {"tokenizer": 1, "cleaning": 1, "shards": 1, "stage": 1, "evaluation": 1, "report": 1}
+"""Kind -> version, bumped by hand when an executor's result changes for the same identity."""
 
 
 def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
     """All steps of `recipe`, in an order in which they can run.
 
-    `pins` maps a source to the digest of its content; a source that is missing there is not pinned yet, and every step
-    that hangs on it has no fingerprint.
+    `pins` maps a source, or a checkpoint from outside that a stage starts from, to the digest of its content; what is
+    missing there is not pinned yet, and every step that hangs on it has no fingerprint.
     """
     tokenizer = _tokenizer_step(recipe, pins)
     steps = [tokenizer]
@@ -39,22 +42,37 @@ def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
         steps += [shards[name]] if cleaning is None else [cleaning, shards[name]]
     stages: dict[str, Step] = {}
     evaluations: list[Step] = []
+    awaited: list[str] = []
+    """Evaluations that the next stage waits for."""
     for name, stage in recipe.stages.items():
-        stages[name] = _stage_step(recipe, name, stages, shards, tuple(step.name for step in evaluations))
+        stages[name] = _stage_step(recipe, name, stages, shards, tuple(awaited), pins)
         steps.append(stages[name])
         if not wants_evaluation(stage):
             continue
-        if not evaluations:
+        first = len(evaluations)
+        if not evaluations and stage.init.load != "full":
             untrained = replace(stage.evaluation, suites=())
-            evaluations.append(_evaluation_step(UNTRAINED, stages[name], 0, stage, untrained, shards))
-            steps.append(evaluations[-1])
-        evaluations.append(
-            _evaluation_step(
-                f"{name}-eval", stages[name], stage_steps(stage), stage, stage.evaluation, shards
+            evaluations.append(
+                _evaluation_step(recipe, UNTRAINED, stages[name], 0, stage, untrained, shards, pins)
             )
-        )
-        steps.append(evaluations[-1])
+        for milestone in (*evaluated_steps(stage), stage_steps(stage)):
+            evaluations.append(
+                _evaluation_step(
+                    recipe,
+                    evaluation_name(name, stage, milestone),
+                    stages[name],
+                    milestone,
+                    stage,
+                    stage.evaluation,
+                    shards,
+                    pins,
+                )
+            )
+        steps += evaluations[first:]
+        if stage.evaluation.when == "before_next_stage":
+            awaited += [step.name for step in evaluations[first:]]
     steps.append(_report_step(recipe, stages, evaluations))
+    _check_generations(recipe, [step.name for step in steps])
     return tuple(steps)
 
 
@@ -68,9 +86,9 @@ def build_evaluation(
     steps = {step.name: step for step in build_graph(recipe, pins)}
     shards = {source: steps[f"shards-{source}"] for source in used_sources(recipe)}
     trained = replace(steps[stage_name], milestone=milestone, after=(), needs=())
-    step = _evaluation_step(
-        f"{stage_name}-eval", trained, milestone, recipe.stages[stage_name], evaluation, shards
-    )
+    stage = recipe.stages[stage_name]
+    name = evaluation_name(stage_name, stage, milestone)
+    step = _evaluation_step(recipe, name, trained, milestone, stage, evaluation, shards, pins)
     data = [other for other in steps.values() if other.kind in ("tokenizer", "cleaning", "shards")]
     return (*data, trained, step)
 
@@ -83,6 +101,29 @@ def used_sources(recipe: Recipe) -> tuple[str, ...]:
 def wants_evaluation(stage: StageSpec) -> bool:
     """Whether there is anything to measure after the stage."""
     return bool(stage.evaluation.suites) or stage.evaluation.heldout_tokens > 0
+
+
+def evaluates_beside(recipe: Recipe) -> bool:
+    """Whether some stage is evaluated while the next one trains."""
+    return any(
+        wants_evaluation(stage) and stage.evaluation.when == "beside"
+        for stage in list(recipe.stages.values())[:-1]
+    )
+
+
+def evaluation_name(stage_name: str, stage: StageSpec, milestone: int) -> str:
+    """Name of the step that evaluates a milestone: `stage1-eval` at the stop, `stage1-eval-000400` before it."""
+    return f"{stage_name}-eval" if milestone == stage_steps(stage) else f"{stage_name}-eval-{milestone:06d}"
+
+
+def evaluation_actors(recipe: Recipe, evaluation: EvaluationSpec) -> int:
+    """Actors of an evaluation: beside training it has the room of one worker."""
+    return 1 if evaluation.when == "beside" else recipe.runtime.evaluation_actors
+
+
+def evaluation_sources(recipe: Recipe) -> tuple[str, ...]:
+    """Sources of questions that evaluations ask instead of the published package's."""
+    return tuple(sorted({stage.evaluation.data for stage in recipe.stages.values()} - {""}))
 
 
 def tokenizer_sources(recipe: Recipe) -> tuple[str, ...]:
@@ -113,7 +154,7 @@ def _tokenizer_step(recipe: Recipe, pins: Mapping[str, str]) -> Step:
             "max_bytes_per_source": spec.train.max_bytes_per_source,
             "sources": {name: pins.get(name, UNKNOWN) for name in tokenizer_sources(recipe)},
         }
-    return Step(name=TOKENIZER, kind="tokenizer", version=1, identity=identity)
+    return _step(recipe, name=TOKENIZER, kind="tokenizer", identity=identity, resources=_staging(recipe, 1))
 
 
 def _cleaning_step(recipe: Recipe, source: str, pins: Mapping[str, str]) -> Step | None:
@@ -121,10 +162,11 @@ def _cleaning_step(recipe: Recipe, source: str, pins: Mapping[str, str]) -> Step
     clean = recipe.sources[source].clean
     if clean is None:
         return None
-    return Step(
+    return _step(
+        recipe,
         name=f"clean-{source}",
         kind="cleaning",
-        version=1,
+        resources=_staging(recipe, recipe.runtime.staging_tasks),
         identity={
             "source": source,
             "content": pins.get(source, UNKNOWN),
@@ -139,10 +181,11 @@ def _shards_step(
     recipe: Recipe, source: str, pins: Mapping[str, str], tokenizer: Step, cleaning: Step | None
 ) -> Step:
     content = pins.get(source, UNKNOWN) if cleaning is None else {"cleaned": cleaning.fingerprint}
-    return Step(
+    return _step(
+        recipe,
         name=f"shards-{source}",
         kind="shards",
-        version=1,
+        resources=_staging(recipe, recipe.runtime.staging_tasks),
         identity={
             "source": source,
             "content": content,
@@ -160,21 +203,25 @@ def _stage_step(
     stages: Mapping[str, Step],
     shards: Mapping[str, Step],
     after: tuple[str, ...],
+    pins: Mapping[str, str],
 ) -> Step:
     stage = recipe.stages[name]
     parent = stage.init.from_
     if parent is None:
         init: dict[str, Any] = {"seed": stage.seed}
+    elif parent not in stages:
+        init = {"content": pins.get(parent, UNKNOWN), "load": stage.init.load}
     else:
         init = {
             "from": stages[parent].fingerprint,
             "step": stages[parent].milestone,
             "load": stage.init.load,
         }
-    return Step(
+    return _step(
+        recipe,
         name=name,
         kind="stage",
-        version=1,
+        resources=_workers(recipe, recipe.runtime.min_workers),
         identity={
             "model": plain(recipe.model),
             "precision": plain(recipe.precision),
@@ -193,7 +240,7 @@ def _stage_step(
         },
         needs=(
             *(shards[source].name for source in sorted(stage.mixture)),
-            *((parent,) if parent is not None else ()),
+            *((parent,) if parent is not None and parent in stages else ()),
         ),
         after=after,
         milestone=stage_steps(stage),
@@ -201,17 +248,22 @@ def _stage_step(
 
 
 def _evaluation_step(
+    recipe: Recipe,
     name: str,
     stage_step: Step,
     milestone: int,
     stage: StageSpec,
     evaluation: EvaluationSpec,
     shards: Mapping[str, Step],
+    pins: Mapping[str, str],
 ) -> Step:
-    return Step(
+    own = evaluation.data
+    data = {"data": {"source": own, "content": pins.get(own, UNKNOWN)}} if own else {}
+    return _step(
+        recipe,
         name=name,
         kind="evaluation",
-        version=1,
+        resources=_workers(recipe, evaluation_actors(recipe, evaluation)),
         identity={
             "trajectory": stage_step.fingerprint,
             "step": milestone,
@@ -220,16 +272,17 @@ def _evaluation_step(
             "limit": evaluation.limit,
             "heldout_tokens": evaluation.heldout_tokens,
             "heldout": {source: step.fingerprint for source, step in sorted(shards.items())},
+            **data,
         },
         needs=(stage_step.name, *(step.name for step in shards.values())),
     )
 
 
 def _report_step(recipe: Recipe, stages: Mapping[str, Step], evaluations: list[Step]) -> Step:
-    return Step(
+    return _step(
+        recipe,
         name=REPORT,
         kind="report",
-        version=1,
         identity={
             "recipe": recipe.recipe,
             "stages": {name: [step.fingerprint, step.milestone] for name, step in stages.items()},
@@ -238,3 +291,46 @@ def _report_step(recipe: Recipe, stages: Mapping[str, Step], evaluations: list[S
         needs=tuple(stages),
         after=tuple(step.name for step in evaluations),
     )
+
+
+def _check_generations(recipe: Recipe, names: list[str]) -> None:
+    for name, generation in recipe.generations.items():
+        if name not in names:
+            raise RecipeError(f"generations.{name}: no such step; {nearest(name, names)}")
+        if generation < 0:
+            raise RecipeError(f"generations.{name}: {generation} is negative; use 0 for the first")
+
+
+def _step(
+    recipe: Recipe,
+    *,
+    name: str,
+    kind: str,
+    identity: dict[str, Any],
+    needs: tuple[str, ...] = (),
+    after: tuple[str, ...] = (),
+    milestone: int | None = None,
+    resources: Mapping[str, float] | None = None,
+) -> Step:
+    """A step of `recipe`, as the generation that the recipe asks for; the first is left out of the identity."""
+    generation = recipe.generations.get(name, 0)
+    return Step(
+        name=name,
+        kind=kind,
+        version=VERSIONS[kind],
+        identity={**identity, "generation": generation} if generation else identity,
+        needs=needs,
+        after=after,
+        milestone=milestone,
+        resources=resources or {},
+    )
+
+
+def _staging(recipe: Recipe, tasks: int) -> dict[str, float]:
+    return {"CPU": tasks * recipe.runtime.staging_cpus_per_task}
+
+
+def _workers(recipe: Recipe, count: int) -> dict[str, float]:
+    runtime = recipe.runtime
+    claims = {"CPU": count * runtime.cpus_per_worker, "GPU": count * runtime.gpus_per_worker}
+    return {resource: amount for resource, amount in claims.items() if amount}

@@ -6,21 +6,49 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from curriculum.errors import RecipeError, nearest
-from curriculum.schema import Recipe
+from curriculum.schema import Recipe, RuntimeSpec
+from jobs.collection import starting
 from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
-from jobs.graph import build_graph, run_name, tokenizer_sources, used_sources
-from jobs.preflight import preflight
+from jobs.graph import (
+    build_graph,
+    evaluates_beside,
+    evaluation_sources,
+    run_name,
+    tokenizer_sources,
+    used_sources,
+)
+from jobs.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
+from jobs.notify import Notifier
+from jobs.preflight import cluster_capacity, preflight
+from jobs.preflight_costs import preflight_costs
 from jobs.ray_session import ray_session
 from jobs.run_log import RunLog
 from jobs.runs import check_run_name, record_run
-from jobs.stop import run_stop_requested, signalled, stop_on_signals, withdraw_run_stop
+from jobs.selection import (
+    Selection,
+    check_only,
+    check_selection,
+    generation_overrides,
+    wanted_steps,
+    with_forced,
+)
+from jobs.stop import (
+    StoppedByRequest,
+    check_submission,
+    run_stop_requested,
+    signalled,
+    stop_on_signals,
+    withdraw_run_stop,
+)
 from pipeline.dag.plan import PlannedStep, make_plan
-from pipeline.dag.runner import Outcome, run_steps
+from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
 from pipeline.dag.step import Step
 from pipeline.data.pins import load_pin, make_pin
 from pipeline.storage import Storage
+
+EVERYTHING = Selection()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +62,9 @@ class Planned:
 
 
 def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
-    """Sources whose content the run needs: the stages' and the tokenizer's."""
+    """Sources whose content the run needs: the stages', the tokenizer's, and the evaluations' own questions."""
     extra = tokenizer_sources(recipe) if recipe.tokenizer.train is not None else ()
-    return tuple(sorted({*used_sources(recipe), *extra}))
+    return tuple(sorted({*used_sources(recipe), *extra, *evaluation_sources(recipe)}))
 
 
 def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
@@ -46,6 +74,10 @@ def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
         pin = load_pin(storage, name, recipe.sources[name], recipe.runtime.locations.get(name))
         if pin is not None:
             pins[name] = pin.digest
+    for name, location in initial_names(recipe).items():
+        checkpoint = load_pinned(storage, name, location)
+        if checkpoint is not None:
+            pins[name] = checkpoint.digest
     return pins
 
 
@@ -58,6 +90,14 @@ def pin_sources(storage: Storage, recipe: Recipe, say: Callable[[str], None]) ->
             megabytes = sum(file.size for file in pin.files) / 1e6
             say(f"pinned {name}: {len(pin.files)} files, {megabytes:.1f} MB, {pin.digest[:12]}")
             pins[name] = pin.digest
+    for name, location in initial_names(recipe).items():
+        checkpoint = pin_checkpoint(storage, name, location)
+        for stage_name, stage in recipe.stages.items():
+            if stage.init.from_ == name:
+                check_load(stage_name, stage.init.load, stage.global_batch_tokens, checkpoint)
+        if name not in pins:
+            say(f"pinned {name}: {checkpoint.kind}, {checkpoint.digest[:12]}")
+            pins[name] = checkpoint.digest
     return pins
 
 
@@ -66,6 +106,15 @@ def check_suites(recipe: Recipe) -> None:
     for stage in recipe.stages.values():
         for suite in stage.evaluation.suites:
             find_suite(suite)
+
+
+def retry_policy(runtime: RuntimeSpec) -> RetryPolicy:
+    return RetryPolicy(
+        infrastructure=runtime.retries,
+        preemption=runtime.preemption_retries,
+        backoff_seconds=runtime.retry_backoff_seconds,
+        backoff_limit_seconds=runtime.retry_backoff_limit_seconds,
+    )
 
 
 def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
@@ -85,16 +134,25 @@ def prepare_run(
     *,
     name: str | None,
     overrides: Sequence[str],
+    selection: Selection,
     say: Callable[[str], None],
 ) -> Planned:
     """Check, pin and record a run, so that only its steps are left. Writes pins and the record, nothing else."""
     check_suites(recipe)
     if name is not None:
         check_run_name(name)
+    check_selection(resolve(recipe, known_pins(storage, recipe)).steps, selection)
     storage.probe()
-    planned = resolve(recipe, pin_sources(storage, recipe, say))
-    planned = replace(planned, run=name or planned.run)
-    record_run(storage, planned.run, recipe, planned.pins, planned.steps, overrides)
+    with starting(storage, say):
+        pins = pin_sources(storage, recipe, say)
+        recipe = with_forced(storage, recipe, pins, selection.force)
+        for step in selection.force:
+            say(f"{step}: generation {recipe.generations[step]}, computed anew with all that hangs on it")
+        planned = resolve(recipe, pins)
+        planned = replace(planned, run=name or planned.run)
+        check_only(storage, planned.steps, selection)
+        kept = [*overrides, *generation_overrides(recipe)] if selection.force else overrides
+        record_run(storage, planned.run, recipe, planned.pins, planned.steps, kept)
     return planned
 
 
@@ -105,33 +163,59 @@ def run_recipe(
     name: str | None,
     overrides: Sequence[str],
     accept: Sequence[str],
+    selection: Selection = EVERYTHING,
     say: Callable[[str], None],
 ) -> tuple[Planned, Outcome]:
     """Prepare the run and bring every step that is not done to completion. Raises Stopped when told to stop."""
     from jobs.steps import executors
 
-    for stage in accept:
-        if stage not in recipe.stages:
-            raise RecipeError(f"--accept-gate: no stage {stage!r}; {nearest(stage, recipe.stages)}")
-    planned = prepare_run(storage, recipe, name=name, overrides=overrides, say=say)
-    run, steps = planned.run, planned.steps
+    check_accepted(recipe, accept)
+    planned = prepare_run(storage, recipe, name=name, overrides=overrides, selection=selection, say=say)
+    run, steps, recipe = planned.run, planned.steps, planned.recipe
+    wanted = wanted_steps(steps, selection)
+    check_submission(storage, run)
     withdraw_run_stop(storage, run)
     for stage in accept:
         accept_gate(storage, run, stage)
-    waiting = [row for row in make_plan(steps, storage) if row.state != "done"]
-    say(f"run {run} in {storage.url}: {len(steps)} steps, {len(steps) - len(waiting)} done already")
-    with RunLog(storage, run) as log, RunDisplay(storage, len(steps), keep=log.add) as display:
+    chosen = [row for row in make_plan(steps, storage) if row.step.name in wanted]
+    waiting = [row for row in chosen if row.state != "done"]
+    left = f"; {len(steps) - len(chosen)} left out" if len(chosen) < len(steps) else ""
+    say(f"run {run} in {storage.url}: {len(chosen)} steps, {len(chosen) - len(waiting)} done already{left}")
+    with (
+        RunLog(storage, run) as log,
+        RunDisplay(storage, len(chosen), keep=log.add) as display,
+        Notifier(storage, run, steps, recipe.runtime.notify, say=display.line) as notifier,
+    ):
         if not waiting:
-            return planned, run_steps(steps, storage, {}, run=run, on_event=display.on_event)
+            outcome = run_steps(steps, storage, {}, run=run, on_event=display.on_event, wanted=wanted)
+            return planned, outcome
         with ray_session(recipe.runtime), stop_on_signals():
-            preflight(storage, recipe.runtime)
-            outcome = run_steps(
-                steps,
-                storage,
-                executors(recipe),
-                run=run,
-                on_event=display.on_event,
-                retries=recipe.runtime.retries,
-                stop_requested=lambda: signalled() or run_stop_requested(storage, run),
-            )
+            preflight(storage, recipe.runtime, beside=evaluates_beside(recipe), say=display.line)
+            preflight_costs(storage, recipe, say=display.line)
+            try:
+                outcome = run_steps(
+                    steps,
+                    storage,
+                    executors(recipe),
+                    run=run,
+                    on_event=display.on_event,
+                    retry=retry_policy(recipe.runtime),
+                    parallel=recipe.runtime.parallel_steps,
+                    capacity=None if recipe.runtime.cluster_grows else cluster_capacity(),
+                    wanted=wanted,
+                    retry_failed=selection.retry_failed,
+                    stop_requested=lambda: signalled() or run_stop_requested(storage, run),
+                )
+            except Stopped as stop:
+                if run_stop_requested(storage, run):
+                    raise StoppedByRequest(str(stop)) from stop
+                raise
+        notifier.ended(outcome)
     return planned, outcome
+
+
+def check_accepted(recipe: Recipe, accept: Sequence[str]) -> None:
+    """Raise RecipeError for an accepted gate of a stage that does not exist."""
+    for stage in accept:
+        if stage not in recipe.stages:
+            raise RecipeError(f"--accept-gate: no stage {stage!r}; {nearest(stage, recipe.stages)}")

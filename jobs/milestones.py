@@ -1,18 +1,15 @@
-"""Milestones of a training trajectory: writing, loading, and which may be deleted.
+"""Milestones of a training trajectory: what is written, in which order, and how one is loaded.
 
 A milestone `N` is a checkpoint taken after optimizer step N, with a marker written last. The marker is the only truth:
-at a start the newest complete marker wins, whatever else lies around.
-
-Retention: the newest milestone, the initial one, every milestone at which some run's stage stops, and every milestone
-another step was started from are kept; the others are ephemeral and go when a newer one is complete. Which milestones
-runs name is asked of storage at that moment.
+at a start the newest complete marker wins, whatever else lies around. `jobs.milestone_writer` writes them beside the
+training, `jobs.retention` says which are kept.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -22,7 +19,7 @@ from torch import nn
 
 from curriculum.tokens import stage_steps
 from jobs.checkpoint import load_tensors, model_tensors, optimizer_tensors, save_tensors
-from jobs.runs import named_milestones
+from jobs.retention import Retention
 from jobs.train_job import TrainJob
 from ncp_model.optim import Optimizers
 from pipeline.dag.lease import LeaseBook, Superseded
@@ -30,26 +27,37 @@ from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
 
-def save_milestone(
+def training_state(model: nn.Module, optimizers: Optimizers) -> dict[str, torch.Tensor]:
+    """Everything that a milestone's data holds, by name."""
+    return {**model_tensors(model), **optimizer_tensors(model, optimizers)}
+
+
+def write_milestone(
     storage: Storage,
     job: TrainJob,
     step: int,
-    model: nn.Module,
-    optimizers: Optimizers,
+    tensors: Mapping[str, torch.Tensor],
     stability: Mapping[str, Any],
+    retention: Retention,
+    group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Checkpoint after optimizer step `step` (0: before the first). All ranks call it; returns when it is complete.
+    """Write `tensors` as the milestone after optimizer step `step` (0: before the first), marker last.
 
-    Raises Superseded on every rank when another attempt has taken the trajectory over.
+    All ranks call it; `group` carries its collectives (None: the default group). Returns when the milestone is complete
+    and older ones are pruned. Raises Superseded on every rank when another attempt has taken the trajectory over.
     """
-    store = StepStore(storage, job.step_key)
     data_key = f"{job.step_key}/checkpoints/{step:09d}-a{job.attempt:06d}"
-    _clear_leftovers(storage, data_key)
-    files = save_tensors(storage, data_key, {**model_tensors(model), **optimizer_tensors(model, optimizers)})
-    verdict = [
-        _publish(storage, store, job, step, data_key, files, stability) if dist.get_rank() == 0 else ""
-    ]
-    dist.broadcast_object_list(verdict, src=0)
+    if dist.get_rank() == 0:  # a restarted worker group may have died while writing these very files
+        storage.delete_tree(data_key)
+    dist.barrier(group)
+    files = save_tensors(storage, data_key, dict(tensors), group)
+    verdict = [""]
+    if dist.get_rank() == 0:
+        verdict[0] = _publish(storage, job, step, data_key, files, stability)
+        if not verdict[0]:
+            retention.prune(job.attempt)
+            retention.write_csv()
+    dist.broadcast_object_list(verdict, src=0, group=group)
     if verdict[0]:
         raise Superseded(verdict[0])
 
@@ -65,33 +73,13 @@ def load_milestone(
     marker = StepStore(storage, step_key).milestone(step)
     if marker is None:
         raise FileNotFoundError(f"{storage.uri(step_key)}: no milestone at step {step}")
-    tensors = model_tensors(model)
-    if optimizers is not None:
-        tensors |= optimizer_tensors(model, optimizers)
+    tensors = model_tensors(model) if optimizers is None else training_state(model, optimizers)
     load_tensors(storage, marker["data"], tensors, marker["files"])
     return marker
 
 
-def prunable(storage: Storage, step_key: str) -> Iterator[int]:
-    """Milestones that nothing needs any more."""
-    steps = StepStore(storage, step_key).milestones()
-    keep = {0, *steps[-1:], *named_milestones(storage, step_key)}
-    return (step for step in steps if step not in keep)
-
-
-def prune(storage: Storage, step_key: str) -> None:
-    """Delete what `prunable` lists: the marker first, so that a reader never finds one without its data."""
-    store = StepStore(storage, step_key)
-    for step in prunable(storage, step_key):
-        marker = store.milestone(step)
-        store.retract_milestone(step)
-        if marker is not None:
-            storage.delete_tree(marker["data"])
-
-
 def _publish(
     storage: Storage,
-    store: StepStore,
     job: TrainJob,
     step: int,
     data_key: str,
@@ -103,7 +91,8 @@ def _publish(
     if held != job.attempt:
         return f"attempt {job.attempt} of {job.step_key}: superseded by {held}; milestone {step} was not published"
     tokens = step * job.stage.global_batch_tokens
-    store.publish_milestone(
+    every = job.permanent_checkpoint_every_steps
+    StepStore(storage, job.step_key).publish_milestone(
         step,
         {
             "step": step,
@@ -116,6 +105,7 @@ def _publish(
             "run": job.run,
             "stability": dict(stability),
             "stage_complete": step == stage_steps(job.stage),
+            "permanent": every > 0 and step % every == 0,
             "world_size": dist.get_world_size(),
             "micro_batch_size": job.micro_batch_size,
             "device": job.device,
@@ -127,12 +117,4 @@ def _publish(
             "at": time.time(),
         },
     )
-    prune(storage, job.step_key)
     return ""
-
-
-def _clear_leftovers(storage: Storage, data_key: str) -> None:
-    """A restarted worker group of the same attempt may have died while writing these very files."""
-    if dist.get_rank() == 0:
-        storage.delete_tree(data_key)
-    dist.barrier()

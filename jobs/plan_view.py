@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from curriculum.tokens import stage_steps, tokens_before
 from jobs.launch import Planned
+from jobs.plan_cost import Rates, StepCost, total_cost
+from jobs.terminal import byte_size
 from ncp_model.flops import adaptation_parameters, flops_per_token, total_parameters
 from pipeline.dag.plan import PlannedStep
 
 
-def plan_record(planned: Planned, rows: list[PlannedStep]) -> dict[str, Any]:
+def plan_record(
+    planned: Planned, rows: list[PlannedStep], costs: Mapping[str, StepCost], rates: Rates
+) -> dict[str, Any]:
     """The plan as plain values."""
     recipe = planned.recipe
     return {
@@ -33,9 +40,14 @@ def plan_record(planned: Planned, rows: list[PlannedStep]) -> dict[str, Any]:
                 "resumes_at": row.resumes_at,
                 "nearest": row.nearest,
                 "differences": [list(difference) for difference in row.differences],
+                "needs": list(row.step.needs),
+                "after": list(row.step.after),
+                "cost": asdict(costs[row.step.name]),
             }
             for row in rows
         ],
+        "assumed": asdict(rates),
+        "total": asdict(total_cost(costs)),
     }
 
 
@@ -54,7 +66,14 @@ def stage_record(planned: Planned, name: str) -> dict[str, Any]:
     }
 
 
-def print_plan(out: Console, planned: Planned, rows: list[PlannedStep]) -> None:
+def print_plan(
+    out: Console,
+    planned: Planned,
+    rows: list[PlannedStep],
+    costs: Mapping[str, StepCost],
+    rates: Rates,
+) -> None:
+    """What the run is, then a row per step with what is left of it, then the sum."""
     recipe = planned.recipe
     adapted = (
         f" ({adaptation_parameters(recipe.model):,} trainable in VQ adaptation)"
@@ -72,10 +91,52 @@ def print_plan(out: Console, planned: Planned, rows: list[PlannedStep]) -> None:
             markup=False,
         )
     table = Table()
-    for header in ("step", "fingerprint", "state", "why"):
+    priced = rates.gpu_hour_price is not None
+    for header in ("step", "fingerprint", "state"):
+        table.add_column(header, overflow="fold")
+    for header in ("tokens", "steps", "FLOPs", "GPU-h", "storage", *(["money"] if priced else [])):
+        table.add_column(header, justify="right", no_wrap=True)
+    for header in ("why", "inputs"):
         table.add_column(header, overflow="fold")
     for row in rows:
         milestone = f" @{row.step.milestone}" if row.step.milestone is not None else ""
         fingerprint = row.step.fingerprint[:12] if row.step.known else "-"
-        table.add_row(f"{row.step.name}{milestone}", fingerprint, row.state, row.detail)
+        table.add_row(
+            f"{row.step.name}{milestone}",
+            fingerprint,
+            row.state,
+            *_cost_cells(costs[row.step.name], priced=priced),
+            escape(row.detail),
+            _inputs(row.step.needs),
+        )
+    table.add_section()
+    table.add_row("left to do", "", "", *_cost_cells(total_cost(costs), priced=priced), "", "")
     out.print(table)
+    out.print(
+        f"GPU-hours at {rates.device_flops:.4g} FLOP/s peak and {100 * rates.mfu:g} % MFU; evaluations without their "
+        "suites; storage is what each step keeps",
+        markup=False,
+    )
+
+
+def _inputs(needs: Sequence[str]) -> str:
+    """Names, many shard sets as their number."""
+    shards = [name for name in needs if name.startswith("shards-")]
+    if len(shards) <= 2:
+        return ", ".join(needs)
+    return ", ".join([f"{len(shards)} shard sets", *(name for name in needs if name not in shards)])
+
+
+def _cost_cells(cost: StepCost, *, priced: bool) -> list[str]:
+    return [
+        "" if cost.tokens is None else f"{cost.tokens:,}",
+        "" if cost.steps is None else f"{cost.steps:,}",
+        "" if cost.flops is None else f"{cost.flops:.3g}",
+        ""
+        if cost.gpu_hours is None
+        else f"{cost.gpu_hours:,.3g}"
+        if cost.gpu_hours < 100
+        else f"{cost.gpu_hours:,.0f}",
+        "" if cost.storage_bytes is None else byte_size(cost.storage_bytes),
+        *(["" if cost.money is None else f"{cost.money:,.2f}"] if priced else []),
+    ]

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from jobs.runs import read_run
+from pipeline.redaction import redact
 from pipeline.storage import Storage
 
 PART_SECONDS = 3.0
+GRACE_SECONDS = 30.0
+"""How long a follower waits for somebody to work on the run: before it starts, between two steps, between two attempts."""
 
 
 class RunLog:
@@ -44,7 +47,7 @@ class RunLog:
     def add(self, line: str) -> None:
         """One line, stamped with the time (UTC)."""
         with self._lock:
-            self._lines.append(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}\n")
+            self._lines.append(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {redact(line)}\n")
 
     def _flush_regularly(self) -> None:
         while not self._over.wait(PART_SECONDS):
@@ -58,17 +61,23 @@ class RunLog:
             self._parts += 1
 
 
-def read_run_log(storage: Storage, run: str, *, follow: bool = False) -> Iterator[str]:
-    """The log's text in pieces, oldest first; with `follow` it goes on until nobody works on the run any more.
+def read_run_log(
+    storage: Storage, run: str, *, follow: bool = False, grace: float = GRACE_SECONDS
+) -> Iterator[str]:
+    """The log's text in pieces, oldest first; with `follow` it goes on until the run is done or nobody works on it.
 
-    Raises RecipeError for an unknown run.
+    Nobody works on it when no step was held for `grace` seconds. Raises RecipeError for an unknown run.
     """
     from jobs.status import run_status
 
     read_run(storage, run)
     seen: set[str] = set()
+    worked = time.monotonic()
     while True:
-        over = not follow or run_status(storage, run).state != "running"
+        state = run_status(storage, run).state if follow else "done"
+        if state == "running":
+            worked = time.monotonic()
+        over = state == "done" or time.monotonic() - worked > grace
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)

@@ -15,15 +15,16 @@ from curriculum.errors import RecipeError
 from curriculum.load import plain
 from curriculum.schema import Recipe
 from pipeline.dag.step import Step
+from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
-def check_run_name(name: str) -> None:
+def check_run_name(name: str, option: str = "--name") -> None:
     """Raise RecipeError for a name that could not be a folder of its own."""
     if not _NAME.fullmatch(name):
-        raise RecipeError(f"--name: {name!r} is not a name; use letters, digits, '-', '_' and '.'")
+        raise RecipeError(f"{option}: {name!r} is not a name; use letters, digits, '-', '_' and '.'")
 
 
 def record_run(
@@ -51,6 +52,7 @@ def record_run(
                 "fingerprint": step.fingerprint,
                 "milestone": step.milestone,
                 "needs": list(step.needs),
+                "evaluates": step.identity["step"] if step.kind == "evaluation" else None,
             }
             for step in steps
         ],
@@ -67,8 +69,29 @@ def record_run(
         )
 
 
+def remove_run(storage: Storage, run: str) -> None:
+    """Remove the run's record, its log and its report. Its steps stay until nobody names them (jobs.collection).
+
+    Raises RecipeError for a run that does not exist, or that someone works on.
+    """
+    for step in read_run(storage, run)["steps"]:
+        held = StepStore(storage, step["key"]).held()
+        if held is not None and held.run == run:
+            raise RecipeError(
+                f"run: {run!r} computes {step['name']} now ({held}); stop it first: ncp stop {run}"
+            )
+    for key in storage.keys(f"runs/{run}"):
+        if key != _key(run):
+            storage.delete(key)
+    storage.delete(
+        _key(run)
+    )  # last: until then the run is listed, and removing it again completes the removal
+    storage.delete_tree(f"runs/{run}")
+
+
 def read_run(storage: Storage, run: str) -> dict[str, Any]:
     """The record. Raises RecipeError for a run that does not exist."""
+    check_run_name(run, "run")
     try:
         return storage.read_json(_key(run))
     except FileNotFoundError:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from jobs.runs import read_run
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
+
+REMOTE_READERS = 16
+"""Steps that are looked up at once where every look is a round trip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +24,8 @@ class StepStatus:
     kind: str
     key: str
     milestone: int | None
+    needs: tuple[str, ...]
+    """Steps whose output it reads."""
     state: str
     """`done`, `running`, `failed`, `stopped` (an attempt ended without finishing) or `waiting`."""
     detail: str
@@ -55,7 +61,11 @@ class RunStatus:
 def run_status(storage: Storage, run: str) -> RunStatus:
     """The state of `run`. Raises RecipeError for a run that does not exist."""
     record = read_run(storage, run)
-    steps = tuple(step_status(storage, step) for step in record["steps"])
+    if storage.local:
+        steps = tuple(step_status(storage, step) for step in record["steps"])
+    else:  # some five round trips a step: side by side, or a long DAG takes seconds
+        with ThreadPoolExecutor(REMOTE_READERS) as pool:
+            steps = tuple(pool.map(lambda step: step_status(storage, step), record["steps"]))
     states = {step.state for step in steps}
     if states == {"done"}:
         state = "done"
@@ -80,6 +90,7 @@ def step_status(storage: Storage, record: Mapping[str, Any]) -> StepStatus:
         kind=record["kind"],
         key=record["key"],
         milestone=record["milestone"],
+        needs=tuple(record.get("needs", ())),
         state=state,
         detail=detail,
         progress=progress,
@@ -124,7 +135,7 @@ def _state(
         return "done", "", receipt["attempt"], receipt["seconds"]
     marker = store.milestone(milestone) if milestone is not None else None
     if marker is not None:
-        return "done", f"milestone at step {milestone}", marker["attempt"], None
+        return "done", f"milestone at step {milestone}", marker["attempt"], _milestone_seconds(store, marker)
     attempt = progress["attempt"] if progress else None
     held = store.held()
     if held is not None:
@@ -139,3 +150,11 @@ def _state(
         detail = f"resumable at step {newest}" if newest else "no holder; the next run continues it"
         return "stopped", detail, attempt, None
     return "waiting", "", None, None
+
+
+def _milestone_seconds(store: StepStore, marker: Mapping[str, Any]) -> float | None:
+    """From the start of the attempt that reached the milestone until it was complete; None when either is not known."""
+    key = f"{store.key}/lease/{marker['attempt']:06d}.json"
+    if "at" not in marker or not store.storage.exists(key):
+        return None
+    return max(0.0, marker["at"] - store.storage.read_json(key)["at"])

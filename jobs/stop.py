@@ -2,22 +2,34 @@
 
 A training attempt that is asked finishes its step, writes a milestone and ends; other steps end at their next
 boundary. Asking costs no retry and loses no step.
+
+A submission that still waits for its cluster is stopped by name, so that it ends as soon as it starts: starting a run
+withdraws an earlier request, and this one must outlive that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from jobs.runs import read_run
+from pipeline.dag.runner import Stopped
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
 _SIGNALLED = threading.Event()
+SUBMISSION_VARIABLE = "NCP_SUBMISSION"
+"""In the environment of a submitted run: the number of its submission."""
+
+
+class StoppedByRequest(Stopped):
+    """The run was stopped by `ncp stop`, and not by a signal to its process."""
 
 
 @contextlib.contextmanager
@@ -49,15 +61,29 @@ def request_attempt_stop(storage: Storage, step_key: str, attempt: int) -> None:
     storage.write_json(_attempt_key(step_key, attempt), {"at": time.time()})
 
 
+def request_preemption(storage: Storage, step_key: str, attempt: int, reason: str) -> None:
+    """As `request_attempt_stop`, because the machine is taken away; a stop that was asked for before stands."""
+    storage.create_json(_attempt_key(step_key, attempt), {"at": time.time(), "preempted": reason})
+
+
+def preemption_reason(storage: Storage, step_key: str, attempt: int) -> str | None:
+    """Why the attempt was told to stop, if that was a preemption and no person asked."""
+    key = _attempt_key(step_key, attempt)
+    return storage.read_json(key).get("preempted") if storage.exists(key) else None
+
+
 def attempt_stop_requested(storage: Storage, step_key: str, attempt: int) -> bool:
     return storage.exists(_attempt_key(step_key, attempt))
 
 
 def request_run_stop(storage: Storage, run: str) -> list[str]:
     """Ask a run to stop; returns the steps that were running for it. Raises RecipeError for an unknown run."""
+    record = read_run(storage, run)
     running = []
     storage.write_json(_run_key(run), {"at": time.time()})
-    for step in read_run(storage, run)["steps"]:
+    for number in submissions(storage, run):
+        storage.write_json(_submission_key(run, number, "stop"), {"at": time.time()})
+    for step in record["steps"]:
         held = StepStore(storage, step["key"]).held()
         if held is not None and held.run == run:
             request_attempt_stop(storage, step["key"], held.number)
@@ -72,6 +98,31 @@ def run_stop_requested(storage: Storage, run: str) -> bool:
 def withdraw_run_stop(storage: Storage, run: str) -> None:
     """Starting a run again withdraws an earlier request."""
     storage.delete(_run_key(run))
+
+
+def claim_submission(storage: Storage, run: str, record: dict[str, Any]) -> int:
+    """The next submission's number, which nobody else gets; `record` is kept with it."""
+    number = max(submissions(storage, run), default=0) + 1
+    while not storage.create_json(_submission_key(run, number), {**record, "at": time.time()}):
+        number += 1
+    return number
+
+
+def submissions(storage: Storage, run: str) -> list[int]:
+    """Numbers of the run's submissions, ascending."""
+    names = storage.children(f"runs/{run}/submissions")
+    return [int(name[:6]) for name in names if name[6:] == ".json"]
+
+
+def check_submission(storage: Storage, run: str) -> None:
+    """Raise StoppedByRequest when this process is a submission that was stopped before it started."""
+    number = os.environ.get(SUBMISSION_VARIABLE, "")
+    if number.isdigit() and storage.exists(_submission_key(run, int(number), "stop")):
+        raise StoppedByRequest(f"submission {number} of {run} was stopped before it started")
+
+
+def _submission_key(run: str, number: int, suffix: str = "") -> str:
+    return f"runs/{run}/submissions/{number:06d}{'.' + suffix if suffix else ''}.json"
 
 
 def _run_key(run: str) -> str:

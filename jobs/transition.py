@@ -16,12 +16,12 @@ from pipeline.storage import Storage
 
 def describe_transition(job: TrainJob, resumes_at: int | None) -> dict[str, Any]:
     """The first step that `job` takes, as exact values. `resumes_at` is its own newest milestone, if it has one."""
-    step = resumes_at or 0
+    step = resumes_at if resumes_at is not None else job.first_step
     return {
-        "resumes_at": step,
+        "resumes_at": resumes_at or 0,
         "stage": job.stage_name,
-        "from": None if job.parent is None else {"stage": job.parent.stage, "step": job.parent.step},
-        "carried": "nothing" if job.parent is None else job.parent.load,
+        "from": _origin(job),
+        "carried": "nothing" if _origin(job) is None else job.stage.init.load,
         "first_lr": learning_rate(job.stage, step),
         "peak_lr": job.stage.optimizer.lr,
         "seed": job.stage.seed,
@@ -31,6 +31,12 @@ def describe_transition(job: TrainJob, resumes_at: int | None) -> dict[str, Any]
         "global_batch_tokens": job.stage.global_batch_tokens,
         "sequence_length": job.stage.sequence_length,
     }
+
+
+def _origin(job: TrainJob) -> dict[str, Any] | None:
+    if job.initial is not None:
+        return {"stage": job.initial.name, "step": job.initial.step}
+    return None if job.parent is None else {"stage": job.parent.stage, "step": job.parent.step}
 
 
 def transition_banner(transition: dict[str, Any]) -> str:

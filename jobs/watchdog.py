@@ -15,6 +15,7 @@ import threading
 import time
 from types import TracebackType
 
+from jobs.alerts import Alert, write_alert
 from pipeline.storage import Storage
 
 EXIT_CODE = 70
@@ -23,8 +24,11 @@ EXIT_CODE = 70
 class Watchdog:
     """Watches one worker. A context manager; off when `timeout_seconds` is 0."""
 
-    def __init__(self, storage: Storage, step_key: str, attempt: int, rank: int, timeout_seconds: float):
+    def __init__(
+        self, storage: Storage, step_key: str, attempt: int, rank: int, timeout_seconds: float, run: str = ""
+    ):
         self._storage = storage
+        self._step_key, self._attempt, self._rank, self._run = step_key, attempt, rank, run
         self._key = f"{step_key}/stacks/{attempt:06d}-rank{rank}.txt"
         self._timeout = timeout_seconds
         self._last = time.monotonic()
@@ -49,8 +53,25 @@ class Watchdog:
         while not self._over.wait(min(1.0, self._timeout / 4)):
             still = time.monotonic() - self._last
             if still > self._timeout:
-                self._storage.write_bytes(self._key, self._stacks(still))
-                os._exit(EXIT_CODE)
+                try:
+                    self._storage.write_bytes(self._key, self._stacks(still))
+                    self._alert(still)
+                finally:
+                    os._exit(EXIT_CODE)
+
+    def _alert(self, still: float) -> None:
+        message = (
+            f"rank {self._rank} took no step for {still:.0f} seconds and was ended; its stacks: {self._key}"
+        )
+        alert = Alert(
+            kind="stall",
+            severity="error",
+            message=message,
+            step=None,
+            attempt=self._attempt,
+            run=self._run,
+        )
+        write_alert(self._storage, self._step_key, alert, who=f"rank{self._rank}")
 
     def _stacks(self, still: float) -> bytes:
         with tempfile.TemporaryFile() as file:

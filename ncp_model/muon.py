@@ -21,8 +21,9 @@ from torch.distributed.tensor import DTensor, Shard
 NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 # Matrices below this many elements are orthogonalised together, those above one by one.
 BATCHED_MATRIX_ELEMENTS = 1 << 16
-# Elements exchanged at once, per rank; bounds the extra memory of a sharded step.
-EXCHANGE_ELEMENTS = 1 << 27
+# Elements exchanged at once, per rank; bounds the extra memory of a sharded step (about three buffers of this size), and
+# should hold a large matrix for every rank.
+EXCHANGE_ELEMENTS = 1 << 25
 
 
 def orthogonalize(update: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
@@ -89,25 +90,37 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One update of every parameter that has a gradient (the same ones on every rank)."""
+        """One update of every parameter that has a gradient (the same ones on every rank).
+
+        With a scalar tensor `self.found_inf` other than zero (as torch.amp.GradScaler sets it) nothing is changed.
+        """
         loss = None if closure is None else closure()
+        found_inf = getattr(self, "found_inf", None)
+        skip = None if found_inf is None else found_inf != 0
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            updates = [self._momentum_update(p, group["momentum"]) for p in parameters]
+            updates = [self._momentum_update(p, group["momentum"], skip) for p in parameters]
             for parameter, direction in zip(parameters, orthogonalize_all(parameters, updates), strict=True):
                 local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
                 step_size = group["lr"] * group["rms_scale"] * math.sqrt(max(parameter.shape[-2:]))
-                local.mul_(1 - group["lr"] * group["weight_decay"])
-                local.add_(direction.to(local.dtype), alpha=-step_size)
+                decay = 1 - group["lr"] * group["weight_decay"]
+                if skip is None:
+                    local.mul_(decay).add_(direction.to(local.dtype), alpha=-step_size)
+                else:
+                    stepped = local.mul(decay).add_(direction.to(local.dtype), alpha=-step_size)
+                    local.copy_(torch.where(skip, local, stepped))
         return loss
 
-    def _momentum_update(self, parameter: Tensor, momentum: float) -> Tensor:
-        """Advance the (sharded) momentum and return this rank's part of the Nesterov update."""
+    def _momentum_update(self, parameter: Tensor, momentum: float, skip: Tensor | None) -> Tensor:
+        """Advance the (sharded) momentum unless `skip`, and return this rank's part of the Nesterov update."""
         state = self.state[parameter]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
         buffer, gradient = _local(state["momentum_buffer"]), _local(parameter.grad)
-        buffer.lerp_(gradient, 1 - momentum)
+        if skip is None:
+            buffer.lerp_(gradient, 1 - momentum)
+        else:
+            buffer.copy_(torch.where(skip, buffer, buffer.lerp(gradient, 1 - momentum)))
         return gradient.lerp(buffer, momentum)
 
 
@@ -201,14 +214,23 @@ def _exchange(
     sent = torch.cat([updates[i].reshape(-1) for owned in by_owner for i in owned]).to(dtype)
     received = sent.new_empty(sum(incoming))
     dist.all_to_all_single(received, sent, incoming, outgoing, group=group)
+    count = len(sent)
+    del sent
     sizes = [rows[i][peer] * shapes[i][1] for peer in range(world_size) for i in mine]
     pieces = received.split(sizes)
     matrices = [torch.cat(pieces[k :: len(mine)]).view(shapes[i]) for k, i in enumerate(mine)]
 
-    results = [o.split(rows[i]) for i, o in zip(mine, _orthogonalize_local(matrices), strict=True)]
-    back = [results[k][peer].reshape(-1) for peer in range(world_size) for k in range(len(mine))]
-    returned = torch.empty_like(sent)
-    dist.all_to_all_single(returned, torch.cat(back) if back else sent[:0], outgoing, incoming, group=group)
+    del pieces, received
+    orthogonal = _orthogonalize_local(matrices)
+    del matrices
+    results = [o.split(rows[i]) for i, o in zip(mine, orthogonal, strict=True)]
+    back = torch.cat(
+        [results[k][peer].reshape(-1) for peer in range(world_size) for k in range(len(mine))]
+        or [updates[0].new_empty(0, dtype=dtype)]
+    )
+    del orthogonal, results
+    returned = back.new_empty(count)
+    dist.all_to_all_single(returned, back, outgoing, incoming, group=group)
     order = [i for owned in by_owner for i in owned]
     parts = returned.split([rows[i][rank] * shapes[i][1] for i in order])
     own_rows = dict(zip(order, parts, strict=True))

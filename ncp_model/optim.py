@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,18 +51,27 @@ def split_parameters(model: nn.Module, spec: OptimizerSpec) -> ParameterSplit:
 class Optimizers:
     """The optimizers of one model, stepped together.
 
-    `optimizers` are ordinary torch.optim.Optimizer instances, to be checkpointed together by
-    torch.distributed.checkpoint.state_dict.
+    `optimizers` are ordinary torch.optim.Optimizer instances. `groups` are the trainable parameters by what treats them
+    (`muon`, `adamw`, and the `codebooks` apart), for the norms of their gradients.
     """
 
-    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self, optimizers: list[torch.optim.Optimizer], groups: Mapping[str, Sequence[nn.Parameter]]
+    ) -> None:
         self.optimizers = optimizers
+        self.groups = groups
 
-    def step(self, lr: float) -> None:
-        """Set the learning rate of every group and step."""
+    def step(self, lr: float, skip: Tensor | None = None) -> None:
+        """Set the learning rate of every group and step.
+
+        `skip`, a boolean scalar on the parameters' device, leaves weights, moments and step counts as they are when it is
+        true; the host never learns which, so nothing waits for the device.
+        """
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
+            # The protocol of torch.amp.GradScaler, which fused AdamW and our Muon both follow.
+            optimizer.found_inf = None if skip is None else skip.float()  # type: ignore[attr-defined]
             optimizer.step()
 
     def zero_grad(self) -> None:
@@ -99,29 +109,60 @@ def build_optimizers(model: nn.Module, spec: OptimizerSpec) -> Optimizers:
         optimizers.append(torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=True))
     if not optimizers:
         raise ValueError("no parameter of the model requires a gradient: nothing to optimise")
-    return Optimizers(optimizers)
+    return Optimizers(optimizers, _gradient_groups(split))
 
 
-@torch.no_grad()
+def _gradient_groups(split: ParameterSplit) -> dict[str, list[nn.Parameter]]:
+    groups: dict[str, list[nn.Parameter]] = {"muon": [], "adamw": [], "codebooks": []}
+    for name, parameters in (
+        ("muon", split.muon),
+        ("adamw", split.adamw_decay),
+        ("adamw", split.adamw_no_decay),
+    ):
+        for key, parameter in parameters.items():
+            groups["codebooks" if key == "predictor.codebook" else name].append(parameter)
+    return {name: parameters for name, parameters in groups.items() if parameters}
+
+
 def clip_grad_norm(model: nn.Module, max_norm: float) -> Tensor:
     """Scale gradients so that their total 2-norm is at most `max_norm`; returns the norm before, a plain float32 scalar.
 
     Shards are summed over their group, with one collective for the whole model.
     """
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    if not gradients:
-        return torch.zeros(())
+    return clip_grad_norms(model, max_norm, {})[0]
+
+
+@torch.no_grad()
+def clip_grad_norms(
+    model: nn.Module, max_norm: float, groups: Mapping[str, Sequence[nn.Parameter]]
+) -> Tensor:
+    """As clip_grad_norm; returns float32 [1 + groups]: the norm of the whole, and of each group, before scaling."""
+    owners = {id(parameter): number for number, name in enumerate(groups, 1) for parameter in groups[name]}
+    trained = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+    if not trained:
+        return torch.zeros(1 + len(groups))
+    gradients = [gradient for _, gradient in trained]
     local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
-    total = torch.nn.utils.get_total_norm(local).float()
+    norms = torch._foreach_norm(local)  # pyright: ignore[reportPrivateImportUsage]
+    members: list[list[Tensor]] = [list(norms), *([] for _ in groups)]
+    for norm, (parameter, _) in zip(norms, trained, strict=True):
+        if id(parameter) in owners:
+            members[owners[id(parameter)]].append(norm)
+    totals = torch.stack(
+        [
+            torch.linalg.vector_norm(torch.stack(part)).float() if part else norms[0].new_zeros(())
+            for part in members
+        ]
+    )
     sharded = next((g for g in gradients if isinstance(g, DTensor)), None)
     if sharded is not None:
         dim = next(
             (i for i, placement in enumerate(sharded.placements) if isinstance(placement, Shard)), None
         )
         if dim is not None:
-            total = total.square()
-            dist.all_reduce(total, group=sharded.device_mesh.get_group(dim))
-            total = total.sqrt()
-    scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
+            totals = totals.square()
+            dist.all_reduce(totals, group=sharded.device_mesh.get_group(dim))
+            totals = totals.sqrt()
+    scale = (max_norm / (totals[0] + 1e-6)).clamp(max=1.0)
     torch._foreach_mul_(local, scale)  # pyright: ignore[reportPrivateImportUsage]
-    return total
+    return totals

@@ -53,9 +53,9 @@ def checkpoint_blocks(model: NCPModel) -> NCPModel:
     return model
 
 
-def compile_layers(model: NCPModel) -> NCPModel:
+def compile_layers(model: NCPModel, backend: str = "inductor") -> NCPModel:
     """torch.compile each layer in place (parameter names stay). Layers of a tower differ in how many states they read,
     so each is a graph of its own; compile after sharding."""
     for layer in tower_layers(model):
-        layer.compile()
+        layer.compile(backend=backend)
     return model

@@ -26,6 +26,8 @@ from typing import Any, BinaryIO, cast
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.redaction import holds_credentials, redact
+
 _MEMORY_CREATE = threading.Lock()
 """The in-memory backend has no conditional put of its own; it only ever serves one process."""
 
@@ -43,6 +45,11 @@ class Storage:
     def __init__(self, url: str):
         if not url:
             raise StorageError("storage: empty URL; give a directory or s3://bucket/prefix")
+        if holds_credentials(url):
+            raise StorageError(
+                f"storage: {redact(url)!r} carries credentials, which would be kept in records and logs; "
+                "leave them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+            )
         try:
             fs, root = fsspec.core.url_to_fs(url, **_filesystem_options(url))
         except (ValueError, ImportError) as error:
@@ -130,6 +137,14 @@ class Storage:
         found = [name for name, info in listed.items() if not str(info.get("Key", name)).endswith("/")]
         base = len(self.root) + 1
         return sorted(key[base:] for key in found if not key.rsplit("/", 1)[-1].startswith(".tmp-"))
+
+    def total_bytes(self, prefix: str) -> int:
+        """Bytes of everything below `prefix`, or of the object of that name."""
+        try:
+            listed = self.fs.find(self.path(prefix), detail=True, **self._fresh)
+        except FileNotFoundError:
+            return 0
+        return sum(info.get("size") or 0 for info in listed.values())
 
     # --- writing -------------------------------------------------------------------------------------------
 

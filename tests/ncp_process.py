@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,26 @@ from pipeline.storage import Storage
 
 ROOT = Path(__file__).parent.parent
 SMALL = str(ROOT / "tests" / "small.yaml")
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 
 
 class NcpProcess:
     """One `ncp ...` process."""
 
-    def __init__(self, storage: Path, *arguments: str, keep_ray: bool = False):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NCP_STORAGE": str(storage)}
+    def __init__(
+        self,
+        storage: Path,
+        *arguments: str,
+        keep_ray: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ):
+        """`environment` is added to this process's."""
+        everything = {**os.environ, "PYTHONPATH": str(ROOT), "NCP_STORAGE": str(storage)}
         if not keep_ray:  # a Ray of its own, whatever the test session uses
-            environment = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
+            everything = {name: value for name, value in everything.items() if not name.startswith("RAY_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jobs.cli", *arguments],
-            env=environment,
+            env={**everything, **(environment or {})},
             cwd=storage.parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -41,7 +48,11 @@ class NcpProcess:
 
     def finish(self) -> tuple[int, str]:
         """Wait for the end: (exit code, all output)."""
-        output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        try:
+            output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
         return self.process.returncode, output
 
     def wait_until(self, condition: Callable[[], bool]) -> None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.evaluation.readers import load_requests
-from jobs.evaluation.suites import find_suite
-from jobs.evaluation.tasks import TASKS
+from jobs.evaluation.suites import suite_tasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +24,13 @@ class CatalogueLine:
 def catalogue(suite: str, data: Path | None) -> list[CatalogueLine]:
     """The tasks of a suite (or one task by its label), family by family; questions are counted where `data` is given."""
     lines = []
-    for family, labels in find_suite(suite).items():
-        for task in (TASKS[label] for label in labels):
-            questions = None
-            if data is not None:
-                questions = len(
-                    {request.group for request in load_requests(data, task.location, gold_only=True)}
-                )
-            lines.append(
-                CatalogueLine(
-                    family=family, task=task.label, metric=task.metric, shots=task.shots, questions=questions
-                )
+    for task in suite_tasks(suite):
+        questions = None
+        if data is not None:
+            questions = len({request.group for request in load_requests(data, task.location, gold_only=True)})
+        lines.append(
+            CatalogueLine(
+                family=task.family, task=task.label, metric=task.metric, shots=task.shots, questions=questions
             )
+        )
     return lines

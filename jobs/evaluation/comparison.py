@@ -12,6 +12,7 @@ it, taken at that point. Unlike a moving mean it has no lag at the ends, where t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,9 @@ class Match:
     """Of the baseline's tokens; 0.513 is the seed's 51.3 %."""
     compute_ratio: float | None
     final_gap: float
-    """Baseline's smoothed loss minus the candidate's, where the shorter of the two ends. Positive: candidate ahead."""
+    """Baseline's smoothed loss minus the candidate's, at equal tokens where the shorter ends. Positive: candidate ahead."""
+    compute_gap: float
+    """The same at equal compute."""
 
     @property
     def token_speedup(self) -> float | None:
@@ -66,7 +69,7 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchSummary:
-    """Matches over seeds: means of the ratios and 95 % intervals (bootstrap over seeds; None for one seed)."""
+    """Matches over seeds: means of the ratios and 95 % intervals (Student's t over seeds; None for one seed)."""
 
     matches: tuple[Match, ...]
     token_ratio: float | None
@@ -84,37 +87,52 @@ def compare(
     window: float = WINDOW,
     force: bool = False,
 ) -> MatchSummary:
-    """Match every candidate with the baseline of its seed. Raises ComparisonError.
+    """Match every candidate with the baseline of its seed (`pair_by_seed`). Raises ComparisonError.
 
     Curves of different data orders are refused unless `force`: then what is compared is no longer only the model.
     """
-    by_seed = {curve.seed: curve for curve in baselines}
-    pairs = []
-    for candidate in candidates:
-        baseline = by_seed.get(candidate.seed)
-        if baseline is None:
-            raise ComparisonError(
-                f"compare: {candidate.run} has seed {candidate.seed}, and no baseline does; give one run a seed on each side"
-            )
+    pairs = pair_by_seed(baselines, candidates)
+    for baseline, candidate in pairs:
         if baseline.order != candidate.order and not force:
             raise ComparisonError(
                 f"compare: {baseline.run} and {candidate.run} read different data orders ({baseline.order[:12]} and "
                 f"{candidate.order[:12]}); train both on the same order, or pass --force and say so"
             )
-        pairs.append((baseline, candidate))
-    if not pairs:
-        raise ComparisonError("compare: no pair of runs; give a baseline and a candidate")
     matches = tuple(match(baseline, candidate, window=window) for baseline, candidate in pairs)
     tokens = [m.token_ratio for m in matches if m.token_ratio is not None]
     compute = [m.compute_ratio for m in matches if m.compute_ratio is not None]
     return MatchSummary(
         matches=matches,
         token_ratio=float(np.mean(tokens)) if tokens else None,
-        token_ratio_interval=_bootstrap(tokens),
+        token_ratio_interval=mean_interval(tokens),
         compute_ratio=float(np.mean(compute)) if compute else None,
-        compute_ratio_interval=_bootstrap(compute),
+        compute_ratio_interval=mean_interval(compute),
         unmatched=len(matches) - len(tokens),
     )
+
+
+def pair_by_seed(
+    baselines: Sequence[LossCurve], candidates: Sequence[LossCurve]
+) -> list[tuple[LossCurve, LossCurve]]:
+    """(baseline, candidate) for every candidate: of equal seeds, or the only two there are. Raises ComparisonError."""
+    if not baselines or not candidates:
+        raise ComparisonError("compare: no pair of runs; give a baseline and a candidate")
+    if len(baselines) == len(candidates) == 1:
+        return [(baselines[0], candidates[0])]
+    for side in (baselines, candidates):
+        for seed, count in Counter(curve.seed for curve in side).items():
+            if count > 1:
+                runs = ", ".join(curve.run for curve in side if curve.seed == seed)
+                raise ComparisonError(
+                    f"compare: {runs} all have seed {seed}; give one run a seed on each side"
+                )
+    by_seed = {curve.seed: curve for curve in baselines}
+    for candidate in candidates:
+        if candidate.seed not in by_seed:
+            raise ComparisonError(
+                f"compare: {candidate.run} has seed {candidate.seed}, and no baseline does; give one run a seed on each side"
+            )
+    return [(by_seed[candidate.seed], candidate) for candidate in candidates]
 
 
 def match(baseline: LossCurve, candidate: LossCurve, *, window: float = WINDOW) -> Match:
@@ -124,16 +142,21 @@ def match(baseline: LossCurve, candidate: LossCurve, *, window: float = WINDOW) 
     total = float(baseline.tokens[-1])
     target = float(base[-1])
     reached = first_crossing(candidate.tokens, tried, target)
-    end = min(total, float(candidate.tokens[-1]))
-    gap = float(np.interp(end, baseline.tokens, base) - np.interp(end, candidate.tokens, tried))
-    ratio = None if reached is None else reached / total
     relative_cost = candidate.flops_per_token / baseline.flops_per_token
+
+    def gap(cost: float) -> float:
+        """At equal x, a token of the candidate counting as `cost` of the baseline's."""
+        end = min(total, float(candidate.tokens[-1]) * cost)
+        return float(np.interp(end, baseline.tokens, base) - np.interp(end, candidate.tokens * cost, tried))
+
+    ratio = None if reached is None else reached / total
     return Match(
         target_loss=target,
         tokens=reached,
         token_ratio=ratio,
         compute_ratio=None if ratio is None else ratio * relative_cost,
-        final_gap=gap,
+        final_gap=gap(1.0),
+        compute_gap=gap(relative_cost),
     )
 
 
@@ -172,10 +195,29 @@ def first_crossing(x: Array, y: Array, target: float) -> float | None:
     return float(x[index - 1] + share * (x[index] - x[index - 1]))
 
 
-def _bootstrap(values: Sequence[float], resamples: int = 2000) -> tuple[float, float] | None:
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of the mean by Student's t; None for fewer than two values.
+
+    Seeds are few: a bootstrap over three of them covers the truth only three times in four.
+    """
     if len(values) < 2:
         return None
-    generator = np.random.default_rng(0)
-    means = generator.choice(np.asarray(values), (resamples, len(values))).mean(1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(high)
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    half = _t_quantile(len(values) - 1) * math.sqrt(variance / len(values))
+    return mean - half, mean + half
+
+
+_T_QUANTILES = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086,
+)  # fmt: skip
+"""Student's t at 97.5 %, for 1 to 20 degrees of freedom."""
+
+
+def _t_quantile(freedom: int) -> float:
+    """Beyond the table by the first terms of its expansion about the normal quantile: within 0.001."""
+    if freedom <= len(_T_QUANTILES):
+        return _T_QUANTILES[freedom - 1]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom)

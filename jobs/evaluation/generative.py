@@ -84,6 +84,77 @@ def generation_of(task: Task) -> Generation:
     return Generation(max_new_tokens=50, stops=stops, score=words_right)
 
 
+Answer = Mapping[str, Any]
+"""One sample: its `text`, and its `score` from 0 to 1."""
+
+
+def task_records(task: Task, data: Path, questions: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """The records of a generative task, or those of the given `doc_id`s."""
+    wanted = None if questions is None else set(questions)
+    location = task.location.removeprefix("oe:")
+    return [record for record in read_records(data, location) if wanted is None or record["doc_id"] in wanted]
+
+
+def answer_records(
+    task: Task,
+    records: Sequence[Mapping[str, Any]],
+    complete: Complete,
+    *,
+    batch_size: int = 16,
+    workers: int = 2,
+    unsafe_execution: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[list[Answer]]:
+    """Every record's samples, completed and judged. Raises SandboxError where programs cannot be contained."""
+    generation = generation_of(task)
+    answers: list[list[Answer]] = []
+    with ThreadPoolExecutor(workers) as pool:
+        for start in range(0, len(records), batch_size):
+            batch = records[start : start + batch_size]
+            prompts = [record["request"]["context"] for record in batch]
+            completions = complete(prompts, generation.stops, generation.max_new_tokens)
+            pairs = [
+                (record, text) for record, texts in zip(batch, completions, strict=True) for text in texts
+            ]
+            scores = iter(
+                pool.map(lambda pair: _judge(generation, pair[0], pair[1], unsafe_execution), pairs)
+            )
+            for texts in completions:
+                answers.append([{"text": text, "score": next(scores)} for text in texts])
+            if progress is not None:
+                progress(len(answers), len(records))
+    return answers
+
+
+def generative_metrics(
+    task: Task,
+    records: Sequence[Mapping[str, Any]],
+    answers: Sequence[Sequence[Answer]],
+    ks: Sequence[int] = (1,),
+) -> dict[str, Any]:
+    """Questions, samples a question, the metric with its standard error over questions, and pass@k for every k that the
+    number of samples allows."""
+    samples = len(answers[0]) if answers else 0
+    result: dict[str, Any] = {
+        "requests_sha256": records_digest(records),
+        "questions": len(records),
+        "samples": samples,
+        "skipped": 0,
+    }
+    for k in sorted({1, *ks}):
+        if k == 1:
+            values = [sum(answer["score"] for answer in given) / samples for given in answers]
+        elif k <= samples:
+            values = [
+                pass_at_k(samples, sum(answer["score"] == 1.0 for answer in given), k) for given in answers
+            ]
+        else:
+            values = []
+        name = task.metric if k == 1 else f"pass_at_{k}"
+        result[name], result[f"{name}_stderr"] = mean(values), standard_error(values)
+    return result
+
+
 def evaluate_generative(
     task: Task,
     data: Path,
@@ -94,49 +165,18 @@ def evaluate_generative(
     batch_size: int = 16,
     workers: int = 2,
     unsafe_execution: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Complete and judge every question (or those of the given `doc_id`s).
-
-    Gives questions, samples a question, the metric with its standard error over questions, and pass@k for every k that
-    the number of samples allows. Raises SandboxError where programs cannot be contained.
-    """
-    wanted = None if questions is None else set(questions)
-    generation = generation_of(task)
-    location = task.location.removeprefix("oe:")
-    records = [r for r in read_records(data, location) if wanted is None or r["doc_id"] in wanted]
-    values: dict[int, list[float]] = {k: [] for k in sorted({1, *ks})}
-    samples = done = 0
-    with ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(records), batch_size):
-            batch = records[start : start + batch_size]
-            prompts = [record["request"]["context"] for record in batch]
-            completions = complete(prompts, generation.stops, generation.max_new_tokens)
-            pairs = [
-                (record, text) for record, texts in zip(batch, completions, strict=True) for text in texts
-            ]
-            scores = list(
-                pool.map(lambda pair: _judge(generation, pair[0], pair[1], unsafe_execution), pairs)
-            )
-            for texts in completions:
-                samples, right, scores = len(texts), scores[: len(texts)], scores[len(texts) :]
-                values[1].append(sum(right) / samples)
-                for k in values:
-                    if 1 < k <= samples:
-                        values[k].append(pass_at_k(samples, sum(score == 1.0 for score in right), k))
-            done += len(batch)
-            if progress is not None:
-                progress(done, len(records))
-    result: dict[str, Any] = {
-        "requests_sha256": _records_digest(records),
-        "questions": len(records),
-        "samples": samples,
-        "skipped": 0,
-    }
-    for k, means in values.items():
-        name = task.metric if k == 1 else f"pass_at_{k}"
-        result[name], result[f"{name}_stderr"] = mean(means), standard_error(means)
-    return result
+    """`generative_metrics` of every question (or of the given `doc_id`s), completed by `complete`."""
+    records = task_records(task, data, questions)
+    answers = answer_records(
+        task,
+        records,
+        complete,
+        batch_size=batch_size,
+        workers=workers,
+        unsafe_execution=unsafe_execution,
+    )
+    return generative_metrics(task, records, answers, ks)
 
 
 def _judge(generation: Generation, record: Mapping[str, Any], completion: str, unsafe: bool) -> float:
@@ -149,7 +189,8 @@ def _judge(generation: Generation, record: Mapping[str, Any], completion: str, u
     )
 
 
-def _records_digest(records: Sequence[Mapping[str, Any]]) -> str:
+def records_digest(records: Sequence[Mapping[str, Any]]) -> str:
+    """sha256 over what is asked and judged: equal digests mean the same questions and gold answers."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(

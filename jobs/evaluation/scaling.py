@@ -18,6 +18,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
+EXPONENTS = (1e-3, 2.0)
+"""Where exponents are looked for. A ladder of few shapes leaves one undetermined, and the search must end all the same."""
+
+
+MOVES = 50
+"""Moves of one length; along a flat valley there would be no end of them."""
+
+
 class ScalingError(ValueError):
     """Points that no law can be fitted to; says what is missing."""
 
@@ -152,13 +160,17 @@ def fit_chinchilla(points: Sequence[LadderPoint]) -> Chinchilla:
 
     grid = np.linspace(0.05, 1.0, 20)
     alpha, beta = min(((a, b) for a in grid for b in grid), key=lambda pair: solve(*pair)[0])
-    step = 0.05
+    step, found = 0.05, solve(alpha, beta)[0]
     while step > 1e-7:
-        moves = [(alpha + i * step, beta + j * step) for i in (-1, 0, 1) for j in (-1, 0, 1)]
-        best = min((move for move in moves if min(move) > 1e-3), key=lambda pair: solve(*pair)[0])
-        if best == (alpha, beta):
-            step /= 2
-        alpha, beta = best
+        for _ in range(MOVES):
+            moves = [(alpha + i * step, beta + j * step) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+            inside = [move for move in moves if EXPONENTS[0] <= min(move) and max(move) <= EXPONENTS[1]]
+            best = min(inside, key=lambda pair: solve(*pair)[0])
+            error = solve(*best)[0]
+            if error >= found:
+                break
+            (alpha, beta), found = best, error
+        step /= 2
     error, (irreducible, a, b) = solve(alpha, beta)
     return Chinchilla(
         irreducible=float(irreducible),

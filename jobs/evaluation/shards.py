@@ -8,15 +8,14 @@ shards it held, and a shard whose table exists is done.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jobs.evaluation.metrics import TaskMetrics, task_metrics
+from jobs.evaluation.pieces import SHARD_QUESTIONS
 from jobs.evaluation.requests import Request, requests_digest
 from jobs.evaluation.scorer import Score
-
-SHARD_QUESTIONS = 256
-"""Questions of a shard: seconds to minutes of work, and enough for the worked examples to be shared."""
 
 
 class ShardMismatch(ValueError):
@@ -35,8 +34,8 @@ def plan_shards(requests: Sequence[Request], questions: int = SHARD_QUESTIONS) -
 
 def shard_table(requests: Sequence[Request], scores: Sequence[Score | None]) -> dict[str, Any]:
     """A scored shard as JSON values: what was asked (as a digest) and every score."""
-    rows = [None if score is None else dataclasses.astuple(score) for score in scores]
-    return {"requests_sha256": requests_digest(requests), "scores": [row and list(row) for row in rows]}
+    rows = [None if score is None else list(dataclasses.astuple(score)) for score in scores]
+    return plain({"requests_sha256": requests_digest(requests), "scores": rows})
 
 
 def merge_tables(shards: Sequence[Sequence[Request]], tables: Iterable[Mapping[str, Any]]) -> TaskMetrics:
@@ -58,6 +57,18 @@ def merge_tables(shards: Sequence[Sequence[Request]], tables: Iterable[Mapping[s
     return task_metrics(requests, scores)
 
 
+def plain(value: Any) -> Any:
+    """JSON values: tuples become lists, and what is not finite becomes None (JSON has no NaN)."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _score(row: Sequence[Any]) -> Score:
     names = [field.name for field in dataclasses.fields(Score)]
-    return Score(**dict(zip(names, row, strict=True)))
+    values = dict(zip(names, row, strict=True))
+    if values["log_probability"] is None:  # JSON has no form for what is not finite
+        values["log_probability"] = math.nan
+    return Score(**values)

@@ -134,6 +134,18 @@ SUITES: dict[str, Suite] = {
 }
 
 
+OWN_METRICS = (
+    "accuracy",
+    "accuracy_per_token",
+    "accuracy_per_char",
+    "accuracy_per_byte",
+    "accuracy_pmi",
+    "bits_per_byte",
+    "greedy_match",
+)
+"""Metrics a task of one's own may be quoted by."""
+
+
 class SuiteError(ValueError):
     """A suite or task that does not exist; names the nearest one."""
 
@@ -142,16 +154,33 @@ def find_suite(name: str) -> Suite:
     """A suite by name, or one task by its label. Raises SuiteError."""
     if name in SUITES:
         return SUITES[name]
-    if name in TASKS:
-        return {TASKS[name].family: (name,)}
-    near = get_close_matches(name, [*SUITES, *TASKS], n=1)
+    return {find_task(name).family: (name,)}
+
+
+def find_task(label: str) -> Task:
+    """A task by its label. Raises SuiteError.
+
+    `oe:FOLDER/VARIANT` is a task of one's own: the serialised requests below `oe_eval_tasks/` of the evaluation data, quoted
+    by accuracy, or by the metric named after a `#`.
+    """
+    if label in TASKS:
+        return TASKS[label]
+    location, _, metric = label.partition("#")
+    family, _, variant = location.removeprefix("oe:").partition("/")
+    if location.startswith("oe:") and family and variant:
+        if metric and metric not in OWN_METRICS:
+            raise SuiteError(
+                f"evaluation.suites: {label!r} is quoted by {metric!r}; use one of {', '.join(OWN_METRICS)}"
+            )
+        return Task(label=label, family=family, location=location, metric=metric or "accuracy", shots=0)
+    near = get_close_matches(label, [*SUITES, *TASKS], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(SUITES)}, or a task's label"
-    raise SuiteError(f"evaluation.suites: {name!r} is no suite; {hint}")
+    raise SuiteError(f"evaluation.suites: {label!r} is no suite; {hint}")
 
 
 def suite_tasks(name: str) -> list[Task]:
     """The tasks of a suite, in its order. Raises SuiteError."""
-    return [TASKS[label] for labels in find_suite(name).values() for label in labels]
+    return [find_task(label) for labels in find_suite(name).values() for label in labels]
 
 
 def average_of_averages(suite: Suite, values: Mapping[str, float | None]) -> float | None:

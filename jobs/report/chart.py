@@ -48,6 +48,16 @@ class Boundary:
     label: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A horizontal line at `y`, from where a curve reaches it (a dot and a dropped line) to the end of the chart."""
+
+    y: float
+    x: float | None
+    """None: nothing reaches it, and the line runs through."""
+    label: str
+
+
 def line_chart(
     series: Sequence[Series],
     *,
@@ -58,6 +68,8 @@ def line_chart(
     height: int = 220,
     log: bool = False,
     named: bool = True,
+    x_title: str = "tokens",
+    level: Level | None = None,
 ) -> str:
     """The SVG of one chart. Curves without any finite value leave an empty frame that says so.
 
@@ -71,7 +83,7 @@ def line_chart(
     right = 14 + _CHARACTER * max((len(label) for label in labels.values()), default=0)
     settled = np.concatenate([_settled(one) for one in series]) if series else values
     y_range = _y_range(settled, log)
-    box = _Box(width=width, height=height, right=right, x=(low, high), y=y_range, log=log)
+    box = _Box(width=width, height=height, right=right, x=(low, high), y=y_range, log=log, x_title=x_title)
     parts = [_grid(box, len(values) > 0), _stages(box, boundaries)]
     if len(values) and values.max() > y_range[1]:
         parts.append(
@@ -80,6 +92,8 @@ def line_chart(
     for one in series:
         parts.append(_curve(box, one, [boundary.x for boundary in boundaries]))
     parts.append(_labels(box, series, labels))
+    if level is not None:
+        parts.append(_level(box, level))
     if not len(values):
         parts.append(f'<text class="empty" x="{box.centre:.0f}" y="{height / 2:.0f}">no values yet</text>')
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title, quote=True)}">{"".join(parts)}</svg>'
@@ -93,6 +107,7 @@ class _Box:
     x: tuple[float, float]
     y: tuple[float, float]
     log: bool
+    x_title: str
 
     @property
     def plot_right(self) -> float:
@@ -164,7 +179,7 @@ def _grid(box: _Box, filled: bool) -> str:
             )
     ticks = linear_ticks(*box.x, count=max(2, round((box.plot_right - _LEFT) / 75)))
     bottom = box.plot_bottom
-    for tick, label in zip(ticks, si_ticks(ticks), strict=True):
+    for tick, label in zip(ticks, _x_labels(ticks), strict=True):
         x = float(box.to_x(tick))
         parts.append(
             f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom:.1f}" y2="{bottom + 4:.1f}"/>'
@@ -176,9 +191,16 @@ def _grid(box: _Box, filled: bool) -> str:
         f'<line class="axis" x1="{_LEFT}" x2="{box.plot_right:.1f}" y1="{bottom:.1f}" y2="{bottom:.1f}"/>'
     )
     parts.append(
-        f'<text class="tick axis-title" text-anchor="middle" x="{box.centre:.1f}" y="{box.height - 6}">tokens</text>'
+        f'<text class="tick axis-title" text-anchor="middle" x="{box.centre:.1f}" y="{box.height - 6}">{escape(box.x_title)}</text>'
     )
     return "".join(parts)
+
+
+def _x_labels(ticks: Sequence[float]) -> list[str]:
+    """Tokens as 1.5B; what is beyond a quadrillion, such as FLOPs, as 2e19."""
+    if max((abs(tick) for tick in ticks), default=0.0) < 1e15:
+        return si_ticks(ticks)
+    return [number(tick, 2) for tick in ticks]
 
 
 def _y_labels(ticks: Sequence[float], log: bool) -> list[str]:
@@ -227,6 +249,21 @@ def _curve(box: _Box, one: Series, boundaries: Sequence[float]) -> str:
             parts.append(
                 f'<path class="line c{one.color}" d="{_path(box, *thin(one.x[start:stop], mean, buckets))}"/>'
             )
+    return "".join(parts)
+
+
+def _level(box: _Box, level: Level) -> str:
+    y = float(box.to_y(level.y))
+    x = float(box.to_x(level.x)) if level.x is not None else float(_LEFT)
+    parts = [f'<line class="level" x1="{x:.1f}" x2="{box.plot_right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>']
+    if level.x is not None:
+        parts.append(
+            f'<line class="level" x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{box.plot_bottom:.1f}"/>'
+            f'<circle class="reached" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+        )
+    parts.append(
+        f'<text class="level-label" x="{x + 8:.1f}" y="{box.plot_bottom - 9:.1f}">{escape(level.label)}</text>'
+    )
     return "".join(parts)
 
 

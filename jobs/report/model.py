@@ -32,6 +32,10 @@ class StageView:
     """Source -> weight; need not sum to one."""
     note: str = ""
     """Anything short worth saying: 'from stage1, weights+optimizer'."""
+    now: str = ""
+    """Where it is, in words: 'loss 4.21, 8,912 tokens/s, ETA 0:46'."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What a reader compares between runs: sequence length, batch, learning rate, ..."""
 
     @property
     def last_token(self) -> int:
@@ -49,6 +53,8 @@ class Curve:
     x: Values
     """Cumulative tokens, ascending; same length as `y`."""
     y: Values
+    flops: Values | None = None
+    """Cumulative training FLOPs at the same points; None where they are not known."""
     unit: str = ""
     smooth: bool = True
     """Noisy, so a moving mean is drawn over it; False for what is exact, such as the learning rate."""
@@ -80,6 +86,16 @@ class TaskCell:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SuiteCell:
+    """Averages of one suite: over families, each the average over its tasks."""
+
+    score: float | None
+    score_stderr: float | None = None
+    bits_per_byte: float | None = None
+    bits_per_byte_stderr: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationRow:
     """One row of the evaluation tables: a checkpoint, or something to hold it against."""
 
@@ -97,6 +113,8 @@ class EvaluationRow:
     codebook_used: float | None = None
     codebook_entries: int | None = None
     tasks: Mapping[str, TaskCell] = field(default_factory=dict)
+    suites: Mapping[str, SuiteCell] = field(default_factory=dict)
+    """Suite -> averages over its families."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +127,22 @@ class StepRow:
     seconds: float | None
     attempt: int | None
     note: str = ""
+    needs: tuple[str, ...] = ()
+    """Steps whose output it reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """One complete milestone."""
+
+    stage: str
+    step: int
+    tokens_total: int
+    size: int | None
+    """Bytes."""
+    at: str
+    attempt: int | None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +153,22 @@ class Alert:
     """error, warning or info."""
     message: str
     when: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchChart:
+    """Two smoothed curves, the loss to reach, and where it is reached."""
+
+    title: str
+    axis: str
+    """`tokens` or `flops`."""
+    names: tuple[str, str]
+    """Baseline, candidate."""
+    x: tuple[Values, Values]
+    y: tuple[Values, Values]
+    target: float
+    reached: float | None
+    """On the x axis; None if the candidate never gets there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +187,7 @@ class ComparisonView:
     """Baseline's loss minus the candidate's at the end."""
     note: str = ""
     """What a reader must know: the smoothing, the seeds, that the order check was forced."""
+    chart: MatchChart | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +204,15 @@ class RunReport:
     curves: tuple[Curve, ...] = ()
     evaluations: tuple[EvaluationRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
+    checkpoints: tuple[CheckpointRow, ...] = ()
+    log: str = ""
+    """The end of the run's log."""
+    rate: float | None = None
+    """Tokens per second, now."""
+    eta: str = ""
+    """Training time left, as text; empty while nothing trains."""
     alerts: tuple[Alert, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     """Name -> value, shown under the title: parameters, commit, workers, storage, ..."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The recipe as plain values, for differences between runs."""

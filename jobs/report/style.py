@@ -48,7 +48,7 @@ dl.facts dd { margin: 0; overflow-wrap: anywhere; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 14px; margin-top: 26px; }
 .tile { padding: 14px 16px 13px; }
 .tile .name { color: var(--soft); font-size: 13px; }
-.tile .figure { font-size: 28px; line-height: 1.25; font-weight: 650; letter-spacing: -.02em; font-variant-numeric: tabular-nums; }
+.tile .figure { font-size: 26px; line-height: 1.25; font-weight: 650; letter-spacing: -.02em; font-variant-numeric: tabular-nums; }
 .tile .figure small { font-size: 14px; font-weight: 500; color: var(--soft); letter-spacing: 0; white-space: nowrap; display: inline-block; }
 .tile .note { color: var(--soft); font-size: 13px; }
 
@@ -60,14 +60,20 @@ dl.facts dd { margin: 0; overflow-wrap: anywhere; }
 .alerts b { text-transform: capitalize; margin-right: 4px; }
 .alerts time { color: var(--soft); font-size: 13px; margin-left: 6px; white-space: nowrap; }
 
-.stages { display: flex; gap: 3px; margin-bottom: 14px; }
-.stages > div { flex: var(--share) 1 0; min-width: 210px; }
-.bar { display: block; height: 10px; border-radius: 3px; background: var(--track); overflow: hidden; }
-.bar > i { display: block; height: 100%; width: var(--w); background: var(--color, var(--c0)); border-radius: 3px; }
-.stages .bar { height: 14px; margin-bottom: 8px; }
-.stages .bar > i { border-radius: 0; }
-.stages p { font-size: 13px; color: var(--soft); font-variant-numeric: tabular-nums; padding-right: 10px; }
-.stages .head { display: flex; flex-wrap: wrap; gap: 0 10px; align-items: baseline; }
+svg.bar { display: block; height: 10px; border-radius: 3px; background: var(--track); overflow: hidden; }
+svg.bar rect { fill: var(--color, var(--c0)); }
+.faint { --color: var(--faint); }
+svg.timeline { height: 30px; border-radius: 6px; overflow: hidden; margin-bottom: 14px; }
+.timeline .track { fill: var(--track); } .timeline .fill { fill: var(--c0); }
+.timeline .fill.done { fill: var(--good); } .timeline .fill.failed { fill: var(--bad); } .timeline .fill.waiting { fill: var(--warn); }
+.timeline .cut { stroke: var(--paper); stroke-width: 3; }
+.timeline text { fill: var(--ink); font-weight: 650; font-size: 12px; } .timeline text.on { fill: var(--paper); }
+.stages { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(220px, 100%), 1fr)); gap: 14px; margin-bottom: 14px; }
+.stage-card { padding: 12px 14px; }
+.stage-card p { font-size: 13px; color: var(--soft); font-variant-numeric: tabular-nums; }
+.stage-card p.now { color: var(--ink); }
+.stage-card .head { display: flex; flex-wrap: wrap; gap: 0 10px; align-items: baseline; justify-content: space-between; }
+.stage-card svg.bar { height: 6px; margin: 7px 0 8px; }
 
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(330px, 100%), 1fr)); gap: 14px; }
 figure { margin: 0; padding: 13px 14px 6px; min-width: 0; }
@@ -75,6 +81,16 @@ figure.hero { grid-column: 1 / -1; }
 figcaption { display: flex; flex-wrap: wrap; gap: 0 8px; align-items: baseline; margin-bottom: 4px; }
 figcaption span { color: var(--soft); font-size: 13px; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg.dag { width: auto; max-width: none; margin: 0 auto; }
+.dag .box { fill: var(--panel); stroke: var(--color); stroke-width: 1.4; } .dag .dot { fill: var(--color); }
+.dag .edge { fill: none; stroke: var(--faint); stroke-width: 1.2; } .dag .head { fill: var(--faint); }
+.dag text { font-size: 12.5px; font-weight: 600; fill: var(--ink); } .dag text.note { font-size: 11px; font-weight: 400; fill: var(--soft); }
+.dag .node { --color: var(--rule); } .dag .node .dot { fill: var(--faint); }
+.dag .node.done, .dag .node.done .dot { --color: var(--good); fill: var(--good); }
+.dag .node.running, .dag .node.running .dot { --color: var(--c0); fill: var(--c0); }
+.dag .node.failed, .dag .node.failed .dot { --color: var(--bad); fill: var(--bad); }
+.dag .node.stopped, .dag .node.stopped .dot { --color: var(--warn); fill: var(--warn); }
+.dag-frame { padding: 18px; margin-bottom: 14px; }
 svg text { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; fill: var(--soft);
   font-variant-numeric: tabular-nums; }
 svg .axis-title { fill: var(--faint); }
@@ -85,10 +101,28 @@ svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--faint); stroke-widt
 svg .stage { stroke: var(--faint); stroke-dasharray: 2 3; }
 svg .line { fill: none; stroke: var(--color); stroke-width: 1.9; stroke-linejoin: round; stroke-linecap: round; }
 svg .raw { fill: none; stroke: var(--color); stroke-width: 1; opacity: .3; stroke-linejoin: round; }
+svg .level { stroke: var(--ink); stroke-dasharray: 5 4; stroke-width: 1; opacity: .7; }
+svg .reached { fill: var(--paper); stroke: var(--ink); stroke-width: 1.8; } svg .level-label { fill: var(--ink); font-weight: 650;
+  paint-order: stroke; stroke: var(--panel); stroke-width: 4px; stroke-linejoin: round; }
 svg .dot, svg .end { fill: var(--color); }
 .c0 { --color: var(--c0); } .c1 { --color: var(--c1); } .c2 { --color: var(--c2); } .c3 { --color: var(--c3); }
 .c4 { --color: var(--c4); } .c5 { --color: var(--c5); } .c6 { --color: var(--c6); } .c7 { --color: var(--c7); }
 .medium, .narrow { display: none; }
+.log { max-height: 340px; overflow: auto; display: flex; flex-direction: column-reverse; }
+.log pre { padding: 12px 14px; margin: 0; font-size: 12.5px; line-height: 1.5; }
+section:empty { display: none; }
+section > h2:first-child { margin-top: 48px; }
+.gap { margin-top: 14px; }
+header > .lead { margin: 8px 0 0; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 18px; align-items: baseline; margin-bottom: 22px; font-size: 13.5px; color: var(--soft); }
+nav .live { margin-left: auto; display: inline-flex; gap: 7px; align-items: center; font-variant-numeric: tabular-nums; }
+nav .live::before { content: ""; width: 8px; height: 8px; border-radius: 50%; background: var(--faint); }
+nav .live.on::before { background: var(--good); } nav .live.off { color: var(--bad); } nav .live.off::before { background: var(--bad); }
+a { color: var(--c0); text-decoration-thickness: 1px; text-underline-offset: 2px; }
+tr.same th, tr.same td { color: var(--faint); }
+td.value { max-width: 320px; overflow: hidden; text-overflow: ellipsis; }
+button { font: inherit; font-size: 13.5px; padding: 5px 14px; border-radius: 7px; border: 1px solid var(--rule);
+  background: var(--panel); color: var(--ink); cursor: pointer; } input[type=checkbox] { accent-color: var(--c0); }
 @media (max-width: 960px) { .wide { display: none; } .medium { display: block; } }
 @media (max-width: 560px) { .medium { display: none; } .narrow { display: block; } }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin-bottom: 12px; font-size: 13.5px; }
@@ -103,16 +137,15 @@ thead th small { display: block; font-weight: 400; color: var(--faint); }
 th:first-child, td.left, th.left { text-align: left; }
 th.span { text-align: center; border-bottom: 1px solid var(--rule); }
 tbody th { font-weight: 600; position: sticky; left: 0; background: var(--panel); }
-tbody th small { display: block; font-weight: 400; color: var(--faint); }
+tbody th small { display: block; font-weight: 400; color: var(--faint); white-space: normal; min-width: 24ch; max-width: 40ch; }
 thead th:first-child { position: sticky; left: 0; background: var(--panel); }
 tr.reference th, tr.reference td { color: var(--soft); font-weight: 400; }
 td small { display: block; color: var(--faint); font-size: 12px; }
-td .bar { height: 4px; margin-top: 5px; width: 110px; margin-left: auto; }
+td svg.bar { height: 4px; margin-top: 5px; width: 110px; margin-left: auto; }
 td.mixture { min-width: 170px; }
 td.mixture .row { display: flex; align-items: center; gap: 10px; }
-td.mixture .bar { flex: 1; height: 9px; margin: 0; width: auto; }
+td.mixture svg.bar { flex: 1; height: 9px; margin: 0; width: auto; min-width: 60px; }
 td.mixture .row span:last-child { width: 50px; }
-td.time .bar { margin-left: auto; }
 .best { font-weight: 700; color: var(--ink); } .above { color: var(--good); font-weight: 600; }
 .note-line { color: var(--soft); font-size: 13px; margin-top: 9px; max-width: 84ch; }
 .run { border-top: 1px solid var(--rule); margin-top: 64px; padding-top: 36px; }
@@ -126,8 +159,9 @@ footer { color: var(--faint); font-size: 13px; margin-top: 56px; }
   .tile { padding: 11px 12px; } .tile .figure { font-size: 22px; }
   th, td { padding: 7px 10px; }
   tbody th, thead th:first-child { min-width: 116px; max-width: 132px; white-space: normal; overflow-wrap: anywhere; }
-  .stages { flex-direction: column; gap: 12px; }
-  .stages > div { min-width: 0; }
+  .dag-frame { padding: 12px; }
+  .rare { display: none; }
 }
+.pick tbody th:first-child, .pick thead th:first-child { min-width: 0; width: 1%; padding-right: 0; }
 @media print { main { max-width: none; padding: 0; } .panel { break-inside: avoid; } }
 """

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from jobs.report.model import ComparisonView, EvaluationRow, SourceCell, StageView, StepRow, TaskCell
-from jobs.report.scale import MISSING, duration, fixed, number, percent
+from jobs.report.bars import bar
+from jobs.report.model import (
+    CheckpointRow,
+    ComparisonView,
+    EvaluationRow,
+    SourceCell,
+    StageView,
+    StepRow,
+    SuiteCell,
+    TaskCell,
+)
+from jobs.report.scale import MISSING, duration, fixed, number, percent, si
 
 _KNOWN_STATES = {
     "done": ("done", "complete", "completed", "finished", "succeeded"),
@@ -42,16 +52,14 @@ def mixture_table(stages: Sequence[StageView]) -> str:
             value = share.get(source)
             if value is None:
                 cells.append(
-                    f'<td class="mixture"><div class="row"><span class="bar"></span><span>{MISSING}</span></div></td>'
+                    f'<td class="mixture"><div class="row">{bar(0.0)}<span>{MISSING}</span></div></td>'
                 )
                 continue
             cells.append(
-                '<td class="mixture"><div class="row">'
-                f'<span class="bar"><i style="--w:{100 * value:.2f}%"></i></span>'
-                f"<span>{percent(value)}</span></div></td>"
+                f'<td class="mixture"><div class="row">{bar(value)}<span>{percent(value)}</span></div></td>'
             )
         rows.append(f"<tr><th>{escape(source)}</th>{''.join(cells)}</tr>")
-    return _table(f"<tr><th>Source</th>{head}</tr>", rows)
+    return table(f"<tr><th>Source</th>{head}</tr>", rows)
 
 
 def heldout_table(rows: Sequence[EvaluationRow]) -> str:
@@ -76,7 +84,7 @@ def heldout_table(rows: Sequence[EvaluationRow]) -> str:
     lines = []
     for row in rows:
         mixture = row.mixture_bits_per_byte
-        shade = "" if mixture is None else _bar(mixture / largest, 7 if row.reference else 0)
+        shade = "" if mixture is None else bar(mixture / largest, "faint" if row.reference else "c0")
         emphasis = ' class="best"' if mixture is not None and mixture == best and not row.reference else ""
         name = f"<small>{escape(row.mixture)}</small>" if row.mixture else ""
         cells = f"<td><span{emphasis}>{fixed(mixture, 3)}</span>{shade}{name}</td>"
@@ -89,7 +97,7 @@ def heldout_table(rows: Sequence[EvaluationRow]) -> str:
             cells += f"<td>{number(row.codebook_perplexity, 3)}</td><td>{used}</td>"
         kind = ' class="reference"' if row.reference else ""
         lines.append(f"<tr{kind}><th>{escape(row.label)}</th>{cells}</tr>")
-    return _table(f"<tr>{head}</tr>", lines)
+    return table(f"<tr>{head}</tr>", lines)
 
 
 def _source_cell(cell: SourceCell | None) -> str:
@@ -127,7 +135,7 @@ def downstream_table(rows: Sequence[EvaluationRow]) -> str:
             f"<tr><th>{escape(label)}{kind}</th><td>{count}</td>"
             f'<td class="soft">{percent(chance)}</td>{cells}</tr>'
         )
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def _task_cells(cell: TaskCell | None) -> str:
@@ -160,7 +168,7 @@ def comparison_table(comparisons: Sequence[ComparisonView]) -> str:
             cells += f"<td>{percent(ratio) if ratio is not None else 'not reached'}{speedup}{between}</td>"
         note = f"<small>{escape(one.note)}</small>" if one.note else ""
         lines.append(f"<tr><th>{escape(one.candidate)}{note}</th>{cells}<td>{one.final_gap:+.4f}</td></tr>")
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def steps_table(steps: Sequence[StepRow]) -> str:
@@ -172,24 +180,58 @@ def steps_table(steps: Sequence[StepRow]) -> str:
     )
     lines = []
     for step in steps:
-        bar = "" if step.seconds is None else _bar(step.seconds / longest, 0)
+        length = "" if step.seconds is None else bar(step.seconds / longest)
         attempt = MISSING if step.attempt is None else str(step.attempt)
         lines.append(
             f'<tr><th>{escape(step.name)}</th><td class="left">{status_pill(step.state)}</td>'
-            f'<td class="time">{duration(step.seconds)}{bar}</td><td>{attempt}</td>'
+            f'<td class="time">{duration(step.seconds)}{length}</td><td>{attempt}</td>'
             f'<td class="left mono">{escape(step.fingerprint[:12])}</td><td class="left soft">{escape(step.note)}</td></tr>'
         )
-    return _table(head, lines)
+    return table(head, lines)
 
 
-def _bar(share: float, color: int) -> str:
-    style = "var(--faint)" if color == 7 else f"var(--c{color})"
+def suites_table(rows: Sequence[EvaluationRow]) -> str:
+    """The suites' averages: over families, each the average over its tasks."""
+    rows = [row for row in rows if row.suites]
+    suites = list(dict.fromkeys(name for row in rows for name in row.suites))
+    head = "<tr><th>Average of averages</th>" + "".join(
+        f"<th>{escape(name)}<small>score</small></th><th>{escape(name)}<small>bits per byte</small></th>"
+        for name in suites
+    )
+    lines = []
+    for row in rows:
+        cells = ""
+        for name in suites:
+            cell = row.suites.get(name, SuiteCell(score=None))
+            cells += f"<td>{_with_error(percent(cell.score), cell.score_stderr, 100, 1)}</td>"
+            cells += f"<td>{_with_error(fixed(cell.bits_per_byte, 3), cell.bits_per_byte_stderr, 1, 3)}</td>"
+        lines.append(f"<tr><th>{escape(row.label)}</th>{cells}</tr>")
+    return table(head + "</tr>", lines)
+
+
+def _with_error(text: str, stderr: float | None, scale: float, decimals: int) -> str:
     return (
-        f'<span class="bar"><i style="--w:{100 * min(max(share, 0.0), 1.0):.2f}%;--color:{style}"></i></span>'
+        text if stderr is None else f'{text} <span class="soft">&#177; {scale * stderr:.{decimals}f}</span>'
     )
 
 
-def _table(head: str, rows: Sequence[str]) -> str:
+def checkpoints_table(checkpoints: Sequence[CheckpointRow]) -> str:
+    """Milestones, the newest first."""
+    head = (
+        "<tr><th>Stage</th><th>Step</th><th>Tokens<small>of the run</small></th><th>Size</th><th>Attempt</th>"
+        "<th class='left'>Complete at</th><th class='left'>Note</th></tr>"
+    )
+    lines = [
+        f"<tr><th>{escape(one.stage)}</th><td>{one.step:,}</td><td>{si(one.tokens_total)}</td>"
+        f"<td>{MISSING if one.size is None else f'{si(one.size)}B'}</td>"
+        f"<td>{MISSING if one.attempt is None else one.attempt}</td>"
+        f'<td class="left">{escape(one.at)}</td><td class="left soft">{escape(one.note)}</td></tr>'
+        for one in checkpoints
+    ]
+    return table(head, lines)
+
+
+def table(head: str, rows: Sequence[str]) -> str:
     return (
         f'<div class="panel scroll"><table><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table></div>'
     )

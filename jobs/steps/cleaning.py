@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from curriculum.schema import Recipe
+from jobs.preflight import staging_demand
 from jobs.ray_session import call_remote
 from jobs.steps.tokenizer import pinned
 from pipeline.dag.runner import StepContext
@@ -21,11 +22,20 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """The receipt holds the cleaned source's pin, and how many documents each filter removed."""
     source = context.step.identity["source"]
     pin = pinned(recipe, context.storage, source)
-    return call_remote(_clean, recipe, source, pin, context.storage.url, context.step.key)
+    return call_remote(
+        _clean,
+        recipe,
+        source,
+        pin,
+        context.storage.url,
+        context.step.key,
+        demand=staging_demand(recipe.runtime),
+        context=context,
+    )
 
 
-def cleaned_pin(context: StepContext, source: str) -> Pin | None:
-    """The pin of a source that this run cleans; None if it does not."""
+def cleaned(context: StepContext, source: str) -> tuple[Pin, dict[str, Any]] | None:
+    """The pin and the counts of a source that this run cleans; None if it does not."""
     step = context.steps.get(f"clean-{source}")
     if step is None:
         return None
@@ -33,7 +43,7 @@ def cleaned_pin(context: StepContext, source: str) -> Pin | None:
     if receipt is None:
         raise RuntimeError(f"{step.name} has no receipt; it must be done before this step")
     files = tuple(PinnedFile(**file) for file in receipt["pin"]["files"])
-    return Pin(**{**receipt["pin"], "files": files})
+    return Pin(**{**receipt["pin"], "files": files}), receipt["counts"]
 
 
 def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str) -> dict[str, Any]:
@@ -42,7 +52,7 @@ def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str)
 
     clean = recipe.sources[source].clean
     assert clean is not None
-    cleaned = clean_source(
+    done = clean_source(
         storage=Storage(storage_url),
         output=output,
         pin=pin,
@@ -51,4 +61,4 @@ def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str)
         parallelism=recipe.runtime.staging_tasks,
         cpus_per_task=recipe.runtime.staging_cpus_per_task,
     )
-    return {"pin": asdict(cleaned.pin), "counts": cleaned.counts}
+    return {"pin": asdict(done.pin), "counts": done.counts}

@@ -1,87 +1,136 @@
-"""The `evaluation` step: one milestone, its held-out text and its suites, as one Ray task (jobs.evaluation)."""
+"""The `evaluation` step: one milestone, its held-out text and its suites, cut into pieces for Ray actors."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from curriculum.schema import EvaluationSpec, Recipe
-from jobs.ray_session import call_remote
+from curriculum.schema import EvaluationSpec, Recipe, RuntimeSpec
+from jobs.actor_pool import ActorPool
+from jobs.capacity import Demand, WaitingForNodes
+from jobs.evaluation.pieces import Piece
+from jobs.evaluation_job import EvaluationData, EvaluationJob
+from jobs.evaluation_worker import EvaluationWorker
+from jobs.graph import evaluation_actors
+from jobs.retention import pinned
 from jobs.steps.tokenizer import tokenizer_key
-from pipeline.dag.runner import StepContext
-from pipeline.dag.store import StepStore
+from jobs.stop import attempt_stop_requested, signalled
+from pipeline.dag.lease import Superseded
+from pipeline.dag.runner import StepContext, Stopped
 from pipeline.storage import Storage
+
+LEASE_SECONDS = 5.0
+"""How often it is asked whether the step is still ours, and still wanted."""
 
 
 def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """The receipt holds the whole result: it is small, and its existence means it is complete."""
+
+    runtime = recipe.runtime
+    demand = Demand(count=1, cpus=runtime.cpus_per_worker, gpus=runtime.gpus_per_worker)
+    nodes = WaitingForNodes(demand, context.report_waiting)
+    looked = time.monotonic()
+
+    def check() -> None:
+        nonlocal looked
+        nodes.look()
+        if signalled():
+            raise Stopped("stopped while an evaluation was running")
+        if time.monotonic() - looked < LEASE_SECONDS:
+            return
+        looked = time.monotonic()
+        if attempt_stop_requested(context.storage, context.step.key, context.attempt):
+            raise Stopped("stopped on request")
+        if not context.is_current():
+            raise Superseded(f"attempt {context.attempt} of {context.step.key}: superseded while evaluating")
+
+    job = evaluation_job(recipe, context)
+    actors = evaluation_actors(recipe, recipe.stages[job.stage].evaluation)
+    with pinned(context.storage, job.trajectory, job.step, "evaluation"):  # training may prune beside this
+        return evaluate_sharded(
+            job,
+            replace(runtime, evaluation_actors=actors),
+            check=check,
+            report=lambda progress: context.store.write_progress(context.attempt, progress),
+        )
+
+
+def evaluation_job(recipe: Recipe, context: StepContext) -> EvaluationJob:
+    """What the actors are told, from the step's identity and the steps it is computed from."""
     identity = context.step.identity
     trained = next(step for step in context.steps.values() if step.fingerprint == identity["trajectory"])
-    spec = EvaluationSpec(
-        suites=tuple(identity["suites"]), limit=identity["limit"], heldout_tokens=identity["heldout_tokens"]
+    shards = {source: context.steps[f"shards-{source}"] for source in identity["heldout"]}
+    data = None
+    if "data" in identity:
+        source = identity["data"]["source"]
+        data = EvaluationData(
+            source=source,
+            spec=recipe.sources[source],
+            location=recipe.runtime.locations.get(source),
+            digest=identity["data"]["content"],
+        )
+    return EvaluationJob(
+        storage_url=context.storage.url,
+        trajectory=trained.key,
+        fingerprint=trained.fingerprint,
+        stage=trained.name,
+        step=identity["step"],
+        model=recipe.model,
+        spec=EvaluationSpec(
+            suites=tuple(identity["suites"]),
+            limit=identity["limit"],
+            heldout_tokens=identity["heldout_tokens"],
+        ),
+        sequence_length=identity["sequence_length"],
+        heldout={source: (step.key, step.fingerprint) for source, step in shards.items()},
+        tokenizer=tokenizer_key(context),
+        attempt=context.attempt,
+        data=data,
+        threads=recipe.runtime.threads_per_worker,
+        device="cuda" if recipe.runtime.gpus_per_worker else "cpu",
+        unsafe_execution=recipe.runtime.unsafe_execution,
     )
-    heldout = {source: context.steps[f"shards-{source}"].key for source in identity["heldout"]}
-    result = call_remote(
-        _evaluate,
-        recipe,
-        spec,
-        context.storage.url,
-        trained.key,
-        identity["step"],
-        identity["sequence_length"],
-        heldout,
-        tokenizer_key(context),
-        context.step.key,
-        context.attempt,
-        num_cpus=recipe.runtime.cpus_per_worker,
-        num_gpus=recipe.runtime.gpus_per_worker,
-    )
-    return {"stage": trained.name, "step": identity["step"], "result": result}
 
 
-def _evaluate(
-    recipe: Recipe,
-    spec: EvaluationSpec,
-    storage_url: str,
-    trajectory: str,
-    milestone: int,
-    sequence_length: int,
-    heldout: dict[str, str],
-    tokenizer: str,
-    output: str,
-    attempt: int,
+def evaluate_sharded(
+    job: EvaluationJob,
+    runtime: RuntimeSpec,
+    *,
+    check: Callable[[], None] = lambda: None,
+    report: Callable[[dict[str, Any]], None] = lambda progress: None,
 ) -> dict[str, Any]:
-    import torch
+    """Answer every piece that has no table yet, and put all together. Raises what a piece raises, or ActorLost."""
+    storage = Storage(job.storage_url)
+    with ActorPool(
+        EvaluationWorker,
+        job,
+        size=runtime.evaluation_actors,
+        num_cpus=runtime.cpus_per_worker,
+        num_gpus=runtime.gpus_per_worker,
+        check=check,
+    ) as pool:
+        pieces: list[Piece] = pool.call("pieces")
+        there = set(storage.keys(job.root))
+        missing = [piece for piece in pieces if job.piece_key(piece) not in there]
+        done, reported = len(pieces) - len(missing), 0.0
 
-    from jobs.evaluation.run import evaluate
-    from jobs.milestones import load_milestone
-    from ncp_model import build_model
-    from pipeline.data.heldout import heldout_documents
-    from pipeline.data.tokenizer import Tokenizer
+        def answered(piece: Piece, _: float) -> None:
+            nonlocal done, reported
+            done += 1
+            if done == len(pieces) or time.monotonic() - reported > 1.0:
+                reported = time.monotonic()
+                report(
+                    {
+                        "unit": "pieces",
+                        "done": done,
+                        "total": len(pieces),
+                        "phase": str(piece),
+                        "actors": len(pool.processes),
+                        "actors_lost": pool.lost,
+                    }
+                )
 
-    torch.set_num_threads(max(1, recipe.runtime.local_cpus))
-    storage = Storage(storage_url)
-    model = build_model(recipe.model, device="meta")
-    model.to_empty(device="cuda" if recipe.runtime.gpus_per_worker else "cpu")
-    load_milestone(storage, trajectory, milestone, model, None)
-    model.eval()
-    store = StepStore(storage, output)
-    encoder = Tokenizer.from_bytes(storage.read_bytes(tokenizer))
-    reported = 0.0
-
-    def report(phase: str, done: int, total: int) -> None:
-        nonlocal reported
-        if done == total or time.monotonic() - reported > 1.0:
-            reported = time.monotonic()
-            store.write_progress(attempt, {"unit": "requests", "done": done, "total": total, "phase": phase})
-
-    return evaluate(
-        model,
-        tokenizer=encoder,
-        tokenizer_sha256=encoder.sha256,
-        heldout={source: heldout_documents(storage, output) for source, output in heldout.items()},
-        spec=spec,
-        sequence_length=sequence_length,
-        mixtures={},
-        progress=report,
-    )
+        pool.map("work", missing, answered)
+        return pool.call("finish", pieces)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from curriculum.schema import Recipe
+from jobs.preflight import staging_demand
 from jobs.ray_session import call_remote
-from jobs.steps.cleaning import cleaned_pin
+from jobs.steps.cleaning import cleaned
 from jobs.steps.tokenizer import pinned, tokenizer_key
 from pipeline.dag.lease import LeaseBook
 from pipeline.dag.runner import StepContext
@@ -18,20 +19,31 @@ from pipeline.storage import Storage
 def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """Stages the source. Finished groups of an earlier attempt are kept: a shard is a pure function of its input."""
     source = context.step.identity["source"]
+    pin, cleaning = cleaned(context, source) or (pinned(recipe, context.storage, source), None)
     return call_remote(
         _stage,
         recipe,
         source,
-        cleaned_pin(context, source) or pinned(recipe, context.storage, source),
+        pin,
+        cleaning,
         context.storage.url,
         context.step.key,
         context.attempt,
         tokenizer_key(context),
+        demand=staging_demand(recipe.runtime),
+        context=context,
     )
 
 
 def _stage(
-    recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str, attempt: int, tokenizer: str
+    recipe: Recipe,
+    source: str,
+    pin: Pin,
+    cleaning: dict[str, Any] | None,
+    storage_url: str,
+    output: str,
+    attempt: int,
+    tokenizer: str,
 ) -> dict[str, Any]:
     """Runs as a Ray task, so that Ray Data's machinery stays out of the driver."""
     from pipeline.data.staging import stage_source
@@ -47,6 +59,7 @@ def _stage(
         tokenizer_key=tokenizer,
         parallelism=recipe.runtime.staging_tasks,
         cpus_per_task=recipe.runtime.staging_cpus_per_task,
+        cleaning=cleaning,
         progress=lambda progress: store.write_progress(attempt, _shown(progress)),
         is_current=lambda: leases.highest() == attempt,
     )

@@ -2,7 +2,8 @@
 
 Ray Train starts the process group and tells a lost worker from a finished one; the rest is ours. Its own retries are
 off: a failed attempt ends, and the DAG's runner starts the next one from the newest milestone, with a budget per class
-of error. Its checkpoint record is not used: milestones are found in storage by the workers themselves.
+of error. Its checkpoint record is not used: milestones are found in storage by the workers themselves. Its elasticity is not
+used either: the number of workers is chosen at each attempt (`jobs.elastic`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,24 @@ import time
 from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
-from curriculum.tokens import tokens_before
+from curriculum.tokens import root_stage, tokens_before
+from jobs.elastic import Growth, choose_workers, is_elastic
 from jobs.gates import accepted_gate, check_gate
+from jobs.graph import evaluates_beside
+from jobs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
 from jobs.metric_log import read_metrics
-from jobs.ray_session import await_remote, submit_remote
-from jobs.stop import attempt_stop_requested, request_attempt_stop, signalled
+from jobs.preflight import training_demand
+from jobs.ray_session import Abandoned, await_remote, submit_remote
+from jobs.stop import (
+    attempt_stop_requested,
+    preemption_reason,
+    request_attempt_stop,
+    run_stop_requested,
+    signalled,
+)
 from jobs.train_job import Parent, TrainJob
 from jobs.transition import write_transition
-from pipeline.dag.runner import StepContext, Stopped
+from pipeline.dag.runner import Preempted, StepContext, Stopped
 from pipeline.dag.store import StepStore
 from pipeline.data.manifest import Manifest
 from pipeline.data.order import Order, check_supply
@@ -39,18 +50,62 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
         _pass_gate(recipe, context, job.parent)
     _check_supply(context.storage, job)
     write_transition(context.storage, job, context.store.newest_milestone(job.stop_step))
-    task = submit_remote(_fit, job, recipe.runtime)
+    reserved = 1 if evaluates_beside(recipe) else 0
+    workers = choose_workers(
+        recipe.runtime,
+        reserved=reserved,
+        stop=lambda: signalled() or run_stop_requested(context.storage, context.run),
+        say=context.report_waiting,
+    )
+    if workers is None:
+        raise Stopped("stopped while waiting for room")
+    growth = Growth(recipe.runtime, workers, reserved=reserved)
+    task = submit_remote(_fit, job, recipe.runtime, workers)
     try:
-        await_remote(task, patience=lambda: not signalled())
+        await_remote(
+            task,
+            patience=lambda: not signalled() and not growth.look(),
+            demand=training_demand(recipe.runtime),
+            context=context,
+        )
+    except Abandoned:
+        raise
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
-        give_up = time.monotonic() + STOP_GRACE_SECONDS
-        await_remote(task, patience=lambda: time.monotonic() < give_up)
-    if not context.store.done(context.step) and attempt_stop_requested(
-        context.storage, job.step_key, job.attempt
-    ):
-        raise Stopped("stopped on request")
+        await_remote(task, patience=_Grace(growth).left)
+    except WorkerLost as error:
+        _raise_preempted(context.storage, job, error)
+        raise
+    if not context.store.done(context.step):
+        _raise_preempted(context.storage, job, None)
+        if attempt_stop_requested(context.storage, job.step_key, job.attempt):
+            if growth.wanted and not signalled():
+                raise Preempted(f"from {workers} to {growth.wanted} workers, for which there is room now")
+            raise Stopped("stopped on request")
     return {}
+
+
+class _Grace:
+    """How long an attempt that was told to stop may take: as long as it likes to make way for a larger one, and
+    STOP_GRACE_SECONDS from when a person or the machine wants it to end."""
+
+    def __init__(self, growth: Growth):
+        self._growth = growth
+        self._give_up: float | None = None
+
+    def left(self) -> bool:
+        if self._growth.wanted and not signalled():
+            return True
+        if self._give_up is None:
+            self._give_up = time.monotonic() + STOP_GRACE_SECONDS
+        return time.monotonic() < self._give_up
+
+
+def _raise_preempted(storage: Storage, job: TrainJob, cause: WorkerLost | None) -> None:
+    """Tell the runner that a machine was taken away, if it was: also when it went before the milestone was complete."""
+    reason = preemption_reason(storage, job.step_key, job.attempt)
+    if reason is not None:
+        raise Preempted(f"preempted: {reason}" + (f"; {cause}" if cause else "")) from cause
 
 
 def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
@@ -59,7 +114,8 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
     stage = recipe.stages[name]
     assert context.step.milestone is not None
     parent = None
-    if stage.init.from_ is not None:
+    initial = _outside(recipe, context, name)
+    if stage.init.from_ is not None and stage.init.from_ in recipe.stages:
         origin = context.steps[stage.init.from_]
         assert origin.milestone is not None
         parent = Parent(stage=origin.name, step_key=origin.key, step=origin.milestone, load=stage.init.load)
@@ -74,18 +130,44 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         precision=recipe.precision,
         shards={source: context.steps[f"shards-{source}"].key for source in sorted(stage.mixture)},
         parent=parent,
-        tokens_before=tokens_before(recipe, name),
+        initial=initial,
+        tokens_before=_tokens_outside(recipe, context, name) + tokens_before(recipe, name),
         stop_step=context.step.milestone,
         micro_batch_size=recipe.runtime.micro_batch_size,
         checkpoint_every_steps=recipe.runtime.checkpoint_every_steps,
         log_every_steps=recipe.runtime.log_every_steps,
+        permanent_checkpoint_every_steps=recipe.runtime.permanent_checkpoint_every_steps,
+        async_checkpoints=recipe.runtime.async_checkpoints,
         threads_per_worker=recipe.runtime.threads_per_worker,
         hang_timeout_seconds=recipe.runtime.hang_timeout_seconds,
+        alert_dead_codebook_share=recipe.runtime.alert_dead_codebook_share,
         wandb_project=recipe.runtime.wandb_project,
         shard_cache_dir=recipe.runtime.shard_cache_dir,
         shard_cache_bytes=recipe.runtime.shard_cache_bytes,
+        shard_size=recipe.runtime.shard_size,
+        activation_checkpointing=recipe.runtime.activation_checkpointing,
+        compile=recipe.runtime.compile,
+        peak_flops_per_worker=recipe.runtime.peak_flops_per_worker,
         device="cuda" if recipe.runtime.gpus_per_worker else "cpu",
     )
+
+
+def _outside(recipe: Recipe, context: StepContext, name: str) -> InitialCheckpoint | None:
+    """The checkpoint from outside that a stage starts from, as it was pinned."""
+    location = initial_names(recipe).get(recipe.stages[name].init.from_ or "")
+    if location is None:
+        return None
+    return load_pinned(context.storage, recipe.stages[name].init.from_ or "", location)
+
+
+def _tokens_outside(recipe: Recipe, context: StepContext, name: str) -> int:
+    """Tokens of the checkpoint from outside that the stage's line began with."""
+    root = root_stage(recipe, name)
+    initial = _outside(recipe, context, root)
+    if initial is None:
+        return 0
+    goes_on = recipe.stages[root].init.load == "full"
+    return initial.tokens_total - (initial.tokens_in_stage if goes_on else 0)
 
 
 def _pass_gate(recipe: Recipe, context: StepContext, parent: Parent) -> None:
@@ -115,28 +197,30 @@ def _check_supply(storage: Storage, job: TrainJob) -> None:
     check_supply(order, positions, stage.max_repetition, stage.on_shortage)
 
 
-def _fit(job: TrainJob, runtime: RuntimeSpec) -> None:
+def _fit(job: TrainJob, runtime: RuntimeSpec, workers: int) -> None:
     """Runs as a Ray task, so that torch is never imported by the driver."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    resources = {"CPU": runtime.cpus_per_worker}
-    if runtime.gpus_per_worker:
-        resources["GPU"] = runtime.gpus_per_worker
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={"job": job},
         scaling_config=ScalingConfig(
-            num_workers=runtime.num_workers,
+            num_workers=workers,
             use_gpu=bool(runtime.gpus_per_worker),
-            resources_per_worker=resources,
+            resources_per_worker=training_demand(runtime).bundle,
         ),
-        torch_config=TorchConfig(backend="nccl" if runtime.gpus_per_worker else "gloo"),
+        # gloo beside NCCL: counts, stop requests and markers go between hosts, without waiting for a device.
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if runtime.gpus_per_worker else "gloo"),
         run_config=RunConfig(
             name=f"attempt-{job.attempt:06d}",
             storage_path=f"{job.storage_url}/{job.step_key}/ray-train",
-            failure_config=FailureConfig(max_failures=0),
+            failure_config=FailureConfig(
+                max_failures=0,
+                max_preemption_failures=0,
+                controller_failure_limit=0 if is_elastic(runtime) and not runtime.cluster_grows else -1,
+            ),
         ),
     )
     try:
@@ -151,6 +235,11 @@ def _fit(job: TrainJob, runtime: RuntimeSpec) -> None:
 
 
 def _train_worker(config: dict[str, Any]) -> None:
+    import torch
+    from ray.train.torch import get_device
+
     from jobs.train_loop import train
 
+    if config["job"].device == "cuda":
+        torch.cuda.set_device(get_device())
     train(config["job"])

@@ -28,6 +28,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
             recipe.tokenizer.train,
             recipe.data,
             num_cpus=recipe.runtime.staging_cpus_per_task,
+            context=context,
         )
     return _copy_asset(recipe, context.storage, key)
 

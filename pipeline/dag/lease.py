@@ -59,6 +59,8 @@ class LeaseBook:
         self.ttl = ttl
         self._last_beat: tuple[int, bytes] | None = None
         self._last_change = 0.0
+        self.seen_alive = False
+        """Whether this observer has seen the heartbeat of the present holder change."""
 
     def highest(self) -> int:
         """The highest lease number, 0 when the step was never held."""
@@ -69,7 +71,9 @@ class LeaseBook:
 
     def look(self) -> Held | Sealed | None:
         """The living holder, the seal, or None when the step is free to take."""
-        number = self.highest()
+        return self._look(self.highest())
+
+    def _look(self, number: int) -> Held | Sealed | None:
         if number == 0:
             return None
         record = self.storage.read_json(self._key(number, "json"))
@@ -84,7 +88,7 @@ class LeaseBook:
         """Take the step if it is free. Never blocks; call again later when Held."""
         while True:
             number = self.highest()
-            found = self.look()
+            found = self._look(number)
             if found is not None:
                 return found
             record = {"run": run, "holder": Holder.here().record(), "at": time.time()}
@@ -98,6 +102,7 @@ class LeaseBook:
             beat = b""
         now = time.monotonic()
         if self._last_beat != (number, beat):
+            self.seen_alive = self._last_beat is not None and self._last_beat[0] == number
             self._last_beat, self._last_change = (number, beat), now
         return now - self._last_change > self.ttl
 
@@ -112,7 +117,8 @@ class Lease:
         self.book = book
         self.number = number
         self._stop = threading.Event()
-        self._lost = threading.Event()
+        self._over = threading.Event()
+        """Set once a higher number exists, ours or another's: there is nothing left to end."""
         self._thread = threading.Thread(target=self._beat, name=f"lease-{number}", daemon=True)
 
     def __enter__(self) -> Lease:
@@ -122,8 +128,10 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        if not self._lost.is_set():
-            self.book.storage.write_bytes(self.book._key(self.number, "end"), b"")
+        if not self._over.is_set():
+            # Not written: then the heartbeat, which stands still from now on, tells the others a little later.
+            with contextlib.suppress(Exception):
+                self.book.storage.write_bytes(self.book._key(self.number, "end"), b"")
 
     def is_current(self) -> bool:
         """Whether no higher number exists, asked of storage now."""
@@ -131,19 +139,21 @@ class Lease:
 
     def seal(self, receipt: dict[str, Any]) -> None:
         """Publish `receipt` as the step's end. Raises Superseded when another attempt took the step over."""
-        if not self.book.storage.create_json(self.book._key(self.number + 1, "json"), {"receipt": receipt}):
-            self._lost.set()
+        sealed = self.book.storage.create_json(self.book._key(self.number + 1, "json"), {"receipt": receipt})
+        self._over.set()
+        if not sealed:
             raise Superseded(
                 f"attempt {self.number} of {self.book.prefix}: superseded; nothing was published"
             )
 
     def _beat(self) -> None:
+        """The lease's own creation is the first sign of life; the first beat follows it by an interval."""
         count = 0
-        while not self._stop.wait(HEARTBEAT_SECONDS if count else 0.0):
+        while not self._stop.wait(HEARTBEAT_SECONDS):
             count += 1
             with contextlib.suppress(
-                OSError
+                Exception
             ):  # a missed beat is what the TTL is for; the next one tries again
                 self.book.storage.write_bytes(self.book._key(self.number, "beat"), str(count).encode())
-                if not self._lost.is_set() and not self.is_current():
-                    self._lost.set()
+                if not self._over.is_set() and not self.is_current():
+                    self._over.set()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curriculum.identity import UNKNOWN, difference
+from pipeline.dag.lease import LeaseBook, Sealed
 from pipeline.dag.step import Step, check_graph
 from pipeline.dag.store import StepStore, step_store
 from pipeline.storage import Storage
@@ -36,17 +37,23 @@ class PlannedStep:
 def make_plan(steps: Sequence[Step], storage: Storage) -> list[PlannedStep]:
     """The state of every step. Raises ValueError for a malformed graph."""
     check_graph(steps)
-    existing = storage.children("steps")
-    return [_planned(step, storage, existing) for step in steps]
+    existing: dict[str, list[str]] = {}
+    for name in storage.children("steps"):
+        existing.setdefault(name[:-13], []).append(name)
+    return [_planned(step, storage, existing.get(step.name, ())) for step in steps]
 
 
 def _planned(step: Step, storage: Storage, existing: Sequence[str]) -> PlannedStep:
+    """`existing`: stored directories of steps of the same name."""
     if not step.known:
         return PlannedStep(step=step, state="unknown", detail=UNKNOWN)
     store = step_store(storage, step)
-    if store.done(step):
+    if store.published(step):
         return PlannedStep(step=step, state="done", detail=_done_detail(step))
-    held = store.held()
+    found = LeaseBook(storage, step.key).look() if step.key.rpartition("/")[2] in existing else None
+    if isinstance(found, Sealed):
+        return PlannedStep(step=step, state="done", detail=_done_detail(step))
+    held = found
     resumes_at = store.newest_milestone(step.milestone) if step.milestone is not None else None
     if held is not None:
         return PlannedStep(step=step, state="running", detail=str(held), resumes_at=resumes_at)
@@ -83,8 +90,6 @@ def _nearest(
 ) -> tuple[str | None, list[tuple[str, Any, Any]]]:
     best: tuple[str | None, list[tuple[str, Any, Any]]] = (None, [])
     for name in existing:
-        if name[:-13] != step.name:
-            continue
         identity = StepStore(storage, f"steps/{name}").identity()
         if identity is None:
             continue

@@ -36,8 +36,8 @@ class Step:
     """Steps that only have to be over, whatever came of them."""
     milestone: int | None = None
     """The milestone at which this run is content; None for a step with a receipt."""
-    runtime: Mapping[str, Any] = field(default_factory=dict)
-    """Where and how fast; never hashed."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What it occupies while it runs, such as {"CPU": 1.0}; runtime, never hashed."""
 
     @cached_property
     def fingerprint(self) -> str:

@@ -40,8 +40,12 @@ class StepStore:
         found = LeaseBook(self.storage, self.key).look()
         if not isinstance(found, Sealed):
             return None
-        self.storage.create_json(key, found.receipt)
+        self.complete_receipt(found.receipt)
         return found.receipt
+
+    def complete_receipt(self, receipt: Mapping[str, Any]) -> None:
+        """Copy what was sealed to `receipt.json`; every copy is the same, so any writer may win."""
+        self.storage.create_json(f"{self.key}/receipt.json", dict(receipt))
 
     def milestones(self) -> list[int]:
         """Steps of all complete milestones, ascending."""
@@ -64,6 +68,12 @@ class StepStore:
     def retract_milestone(self, step: int) -> None:
         """Remove a marker, before its data is deleted (retention)."""
         self.storage.delete(self._milestone_key(step))
+
+    def published(self, step: Step) -> bool:
+        """Whether the step is done, by one look. False for a step whose writer died between sealing and its receipt."""
+        if step.milestone is None:
+            return self.storage.exists(f"{self.key}/receipt.json")
+        return self.storage.exists(self._milestone_key(step.milestone))
 
     def done(self, step: Step) -> bool:
         if step.milestone is None:

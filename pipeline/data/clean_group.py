@@ -1,7 +1,7 @@
 """Cleaning of one group of files; no Ray. Two passes, because duplicates are only known once all groups were read.
 
-`filter_group` writes the documents that pass the filters, and their signatures for deduplication. `find_duplicates`
-compares signatures over all groups. `finish_group` writes what is left. Every pass writes data first and its receipt
+`filter_group` writes the documents that pass the filters, and their signatures for deduplication. `compare_bucket` and
+`find_duplicates` compare signatures over all groups. `finish_group` writes what is left. Every pass writes data first and its receipt
 last, and gives the same bytes when done again. Signatures and comparison are datatrove's (`pipeline.dedup`), without
 its executors: those end normally when tasks fail.
 """
@@ -106,16 +106,26 @@ def filter_group(
     return receipt
 
 
+def compare_bucket(storage: Storage, output: str, bucket: int) -> None:
+    """Find the pairs of near duplicates that one bucket of the MinHash signatures holds, over all groups."""
+    pairs = _folder(storage, output, "pairs")
+    MinhashDedupBuckets(_folder(storage, output, "signatures"), pairs, config=MINHASH).run(
+        None, bucket, MINHASH.num_buckets
+    )
+    storage.write_json(bucket_receipt(output, bucket), {"bucket": bucket})
+
+
+def bucket_receipt(output: str, bucket: int) -> str:
+    return f"{output}/dedup/buckets/{bucket:05d}.json"
+
+
 def find_duplicates(storage: Storage, output: str, spec: CleaningSpec) -> None:
-    """Compare the signatures of all groups and write which documents of which group go; the first copy stays."""
-    signatures, found = _folder(storage, output, "signatures"), _folder(storage, output, "duplicates")
+    """Write which documents of which group go; the first copy stays. MinHash needs all its buckets compared before."""
+    found = _folder(storage, output, "duplicates")
     if spec.dedup == "exact":
-        ExactFindDedups(signatures, found, _exact(0)).run(None, 0, 1)
+        ExactFindDedups(_folder(storage, output, "signatures"), found, _exact(0)).run(None, 0, 1)
     elif spec.dedup == "minhash":
-        pairs = _folder(storage, output, "pairs")
-        for bucket in range(MINHASH.num_buckets):
-            MinhashDedupBuckets(signatures, pairs, config=MINHASH).run(None, bucket, MINHASH.num_buckets)
-        MinhashDedupCluster(pairs, found, config=MINHASH).run(None, 0, 1)
+        MinhashDedupCluster(_folder(storage, output, "pairs"), found, config=MINHASH).run(None, 0, 1)
 
 
 def finish_group(

@@ -1,6 +1,7 @@
 """Cleaning a source before tokenization, by Ray Data: quality filters and deduplication (`clean:`), off by default.
 
-Three passes over the groups of the pin: filter (and sign), compare, finish. A pass redoes nothing that has a receipt.
+Three passes: filter (and sign) every group of the pin, compare (MinHash bucket by bucket), finish every group. A pass
+redoes nothing that has a receipt.
 The result is a Dolma-format source in storage with a pin of its own, and is staged like any other.
 """
 
@@ -16,7 +17,14 @@ import ray.data
 from ray.data import TaskPoolStrategy
 
 from curriculum.schema import CleaningSpec, DataSpec
-from pipeline.data.clean_group import filter_group, find_duplicates, finish_group
+from pipeline.data.clean_group import (
+    MINHASH,
+    bucket_receipt,
+    compare_bucket,
+    filter_group,
+    find_duplicates,
+    finish_group,
+)
 from pipeline.data.errors import SourceError
 from pipeline.data.groups import Group, plan_groups
 from pipeline.data.objects import PinnedFile
@@ -25,6 +33,7 @@ from pipeline.data.verified import hash_object
 from pipeline.storage import Storage
 
 GroupTask = Callable[[Group], dict[str, Any]]
+Work = Callable[[int], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +73,15 @@ def clean_source(
             f"{data.bad_line_tolerance:g}; see {storage.uri(f'{output}/quarantine')}"
         )
     if spec.dedup != "none" and not storage.exists(f"{output}/dedup/done.json"):
+        if spec.dedup == "minhash":
+            buckets = [
+                bucket
+                for bucket in range(MINHASH.num_buckets)
+                if not storage.exists(bucket_receipt(output, bucket))
+            ]
+            _in_tasks(
+                pin.source, buckets, partial(compare_bucket, storage, output), parallelism, cpus_per_task
+            )
         find_duplicates(storage, output, spec)
         storage.write_json(f"{output}/dedup/done.json", {"dedup": spec.dedup})
     finished = run(f"{output}/data", partial(_finish, **work))
@@ -112,26 +130,35 @@ def _each_group(
     task: GroupTask,
 ) -> list[dict[str, Any]]:
     """Run `task` for every group without a receipt below the key `receipts`; all receipts, in group order."""
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
     todo = {group.number: group for group in groups if not storage.exists(f"{receipts}/{group.name}.json")}
-    if todo:
-        plan = ray.data.from_items([{"group": number} for number in todo], override_num_blocks=len(todo))
-        strategy = TaskPoolStrategy(size=max(1, min(parallelism, len(todo))))
-        done = plan.map(partial(_caught, todo, task), num_cpus=cpus_per_task, compute=strategy)
-        for row in done.iter_rows():
-            if row["error"]:
-                raise SourceError(f"{pin.source}: {row['error']}")
+    _in_tasks(pin.source, list(todo), lambda number: task(todo[number]), parallelism, cpus_per_task)
     return [_checked(storage, receipts, group) for group in groups]
 
 
-def _caught(todo: dict[int, Group], task: GroupTask, row: dict[str, Any]) -> dict[str, Any]:
+def _in_tasks(source: str, numbers: list[int], work: Work, parallelism: int, cpus_per_task: float) -> None:
+    """Call `work` for each number in a Ray Data task of its own; each leaves its receipt in storage.
+
+    Raises SourceError for a user's error in any of them, and what Ray raises for everything else.
+    """
+    if not numbers:
+        return
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    plan = ray.data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
+    strategy = TaskPoolStrategy(size=max(1, min(parallelism, len(numbers))))
+    done = plan.map(partial(_caught, work), num_cpus=cpus_per_task, compute=strategy)
+    for row in done.iter_rows():
+        if row["error"]:
+            raise SourceError(f"{source}: {row['error']}")
+
+
+def _caught(work: Work, row: dict[str, Any]) -> dict[str, Any]:
     """One row of the plan; a user's error comes back as text, a bug as an exception."""
     try:
-        task(todo[row["group"]])
+        work(row["number"])
     except SourceError as error:
-        return {"group": row["group"], "error": str(error)}
-    return {"group": row["group"], "error": ""}
+        return {"number": row["number"], "error": str(error)}
+    return {"number": row["number"], "error": ""}
 
 
 def _checked(storage: Storage, receipts: str, group: Group) -> dict[str, Any]:

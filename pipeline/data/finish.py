@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from curriculum.schema import DataSpec
 from pipeline.data.counters import Counters
 from pipeline.data.errors import SourceError
@@ -19,8 +22,11 @@ def finish_source(
     data: DataSpec,
     tokenizer: Tokenizer,
     receipts: list[GroupReceipt],
+    cleaning: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Add up the receipts of all groups (in group order), check them, and write and return the manifest.
+
+    `cleaning` holds the counts of the cleaning that made `pin`, whose documents left must be the ones read here.
 
     Raises SourceError naming the source: more unreadable lines than tolerated, or nothing left to train on.
     """
@@ -49,7 +55,12 @@ def finish_source(
         heldout=tuple(entry for receipt in receipts for entry in receipt.heldout),
         counters=counters,
         quarantine=quarantine,
+        cleaning=cleaning,
     )
+    if cleaning is not None and cleaning["documents"] != counters.documents_read:
+        raise AssertionError(
+            f"{output}: cleaning left {cleaning['documents']} documents, {counters.documents_read} were read"
+        )
     if manifest.tokens != counters.tokens_written or manifest.heldout_tokens != counters.tokens_held_out:
         raise AssertionError(
             f"{output}: shards hold {manifest.tokens} tokens, receipts {counters.tokens_written}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -53,6 +53,8 @@ class Manifest:
     heldout: tuple[ShardEntry, ...]
     counters: Counters
     quarantine: tuple[str, ...] = ()
+    cleaning: Mapping[str, Any] | None = None
+    """Counts of the cleaning that came before, by filter and reason (pipeline.data.cleaning); None without one."""
 
     @staticmethod
     def of_shards(shards: Sequence[ShardEntry]) -> pa.Table:
@@ -106,6 +108,7 @@ class Manifest:
             ],
             "counters": self.counters.to_json(),
             "quarantine": list(self.quarantine),
+            **({} if self.cleaning is None else {"cleaning": dict(self.cleaning)}),
         }
         storage.write_json(f"{self.output}/manifest.json", record)
 
@@ -132,6 +135,7 @@ class Manifest:
             heldout=tuple(ShardEntry(**entry) for entry in record["heldout"]),
             counters=Counters.from_json(record["counters"]),
             quarantine=tuple(record["quarantine"]),
+            cleaning=record.get("cleaning"),
         )
 
     def verify(self, storage: Storage, *, full: bool = False) -> None:

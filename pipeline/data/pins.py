@@ -13,8 +13,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from curriculum.schema import SourceSpec
 from pipeline.data.builtin import BUILTIN
 from pipeline.data.errors import SourceError
@@ -142,7 +140,9 @@ def _lay_out_builtin(storage: Storage, name: str, builtin: str) -> Pin:
     location = f"sources/{name}-{digest[:12]}"
     files = []
     for path, part in zip(paths, parts, strict=True):
-        data = pa.compress(part, codec="zstd", asbytes=True)
+        import pyarrow  # slow to import, and most of who reads a pin never packs a source
+
+        data = pyarrow.compress(part, codec="zstd", asbytes=True)
         storage.write_bytes(f"{location}/{path}", data)
         files.append(PinnedFile(path=path, size=len(data), sha256=_sha256(data), content_size=len(part)))
     return Pin(source=name, location=location, builtin=True, files=tuple(files), digest=digest)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ray
@@ -44,6 +44,7 @@ def stage_source(
     tokenizer_key: str,
     parallelism: int,
     cpus_per_task: float,
+    cleaning: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     is_current: Callable[[], bool] | None = None,
 ) -> Manifest:
@@ -51,7 +52,7 @@ def stage_source(
 
     Needs an initialised Ray whose workers can reach `storage` and the pin's location. At most `parallelism` tasks of
     `cpus_per_task` logical CPUs run at once, one thread each. `progress` is called after every group with counts and
-    rates; `is_current` before and after, and a False stops the work with StagingSuperseded.
+    rates; `is_current` before and after, and a False stops the work with StagingSuperseded. `cleaning` goes into the manifest.
 
     Raises SourceError naming the source: damaged or changed files, more bad lines than `data.bad_line_tolerance`,
     or no document left to train on.
@@ -72,7 +73,8 @@ def stage_source(
             if is_current is not None and not is_current():
                 raise StagingSuperseded(f"{output}: another attempt took over")
             report.done(group, receipt)
-    return finish_source(storage, output, pin, data, tokenizer, [receipts[group.number] for group in groups])
+    in_order = [receipts[group.number] for group in groups]
+    return finish_source(storage, output, pin, data, tokenizer, in_order, cleaning)
 
 
 def _run(

@@ -1,13 +1,14 @@
 """Tokens per second from JSONL.zst to token shards: our staging, datatrove, the dolma toolkit, `datasets.map`.
 
-    python -m tests.benchmarks.bench_staging                        # 10 and 100 MB of text, one thread each
-    python -m tests.benchmarks.bench_staging --megabytes 1000 --rounds 1
+    python -m tests.benchmarks.bench_staging                        # 10 MB, 100 MB and 1 GB of text, one thread each
+    python -m tests.benchmarks.bench_staging --megabytes 10 --rounds 1
     NCP_DOLMA=/path/to/bin/dolma python -m tests.benchmarks.bench_staging   # and the dolma toolkit, which pins numpy 1 (pip install dolma backports.zstd)
 
 All contenders read the same files (the standard library's sources, repeated) with the same tokenizer, one process and
 one thread each, in a process of their own and in turn, so that other load hits all alike. Rates are medians of tokens per
 second without imports and start-up, which stand in a column of their own, and per CPU second, which other load disturbs least; memory is the peak of the process. `ray` is the
-same staging by two Ray tasks; its start-up is that of Ray and of its workers.
+same staging by two Ray tasks; its start-up is that of Ray and of its workers. A gigabyte is read once by each, smaller
+corpora `--rounds` times.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import zstandard
@@ -34,6 +36,7 @@ DOLMA = os.environ.get("NCP_DOLMA")
 CONTENDERS = ("ours", "ray", "datatrove", *(("dolma",) if DOLMA else ()), "datasets")
 VOCAB_SIZE = 8192
 FILES = 4
+LARGE_MEGABYTES = 1000
 
 
 class Clock:
@@ -216,7 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 100])
+    parser.add_argument("--megabytes", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
@@ -224,12 +227,14 @@ def main() -> None:
     if arguments.one:
         run_one(arguments.one[0], Path(arguments.one[1]), Path(arguments.one[2]))
         return
+    versions = ", ".join(f"{name} {version(name)}" for name in ("ray", "datatrove", "datasets", "tokenizers"))
+    print("# Staging: from JSONL.zst to token shards\n")
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, "
+        f"Python {platform.python_version()}, {versions}; one thread each, `ray` two tasks\n"
     )
-    print(
-        f"{'MB':>6} {'contender':<10} {'tokens':>12} {'Mtok/s':>8} {'vs best other':>13} {'Mtok/cpu-s':>10} {'start-up s':>10} {'MiB':>6}"
-    )
+    print("| MB | contender | tokens | Mtok/s | vs best other | Mtok/CPU-s | start-up s | peak MiB |")
+    print("|---:|---|---:|---:|---:|---:|---:|---:|")
     for megabytes in arguments.megabytes:
         with tempfile.TemporaryDirectory() as scratch:
             directory = Path(scratch)
@@ -237,7 +242,7 @@ def main() -> None:
             texts = (document["text"] for document in stdlib_code())
             (directory / "tokenizer.json").write_bytes(train_bpe(texts, VOCAB_SIZE))
             records: dict[str, list[dict]] = {name: [] for name in arguments.only}
-            for number in range(arguments.rounds):
+            for number in range(arguments.rounds if megabytes < LARGE_MEGABYTES else 1):
                 for name in arguments.only:
                     output = directory / f"{name}-{number}"
                     output.mkdir()
@@ -261,9 +266,10 @@ def main() -> None:
             cpu = "" if name == "ray" else f"{per_cpu:.3f}"  # Ray's workers are not our children
             against = f"{rates[name] / max(others):.2f}x" if others and name in ("ours", "ray") else ""
             print(
-                f"{megabytes:>6} {name:<10} {found[0]['tokens']:>12,} {rates[name] / 1e6:>8.3f} {against:>13} {cpu:>10} "
-                f"{statistics.median(record['startup'] for record in found):>10.1f} "
-                f"{max(record['mib'] for record in found):>6}"
+                f"| {megabytes} | {name} | {found[0]['tokens']:,} | {rates[name] / 1e6:.3f} | {against} | {cpu} | "
+                f"{statistics.median(record['startup'] for record in found):.1f} | "
+                f"{max(record['mib'] for record in found)} |",
+                flush=True,
             )
 
 

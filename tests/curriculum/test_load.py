@@ -25,6 +25,12 @@ def test_an_override_may_name_a_stage_directly() -> None:
     assert load_recipe("demo", ["stages.stage2.optimizer.lr=0.001"]).stages["stage2"].optimizer.lr == 0.001
 
 
+def test_a_number_of_workers_is_fixed_or_a_range() -> None:
+    fixed, elastic = (load_recipe("demo", [f"runtime.num_workers={n}"]).runtime for n in ("3", "[2,8]"))
+    assert (fixed.min_workers, fixed.max_workers) == (3, 3)
+    assert (elastic.min_workers, elastic.max_workers) == (2, 8)
+
+
 def test_a_model_preset_stands_for_its_fields_and_can_be_overridden(tmp_path: Path) -> None:
     text = "\n".join(
         [
@@ -83,6 +89,10 @@ def test_a_model_preset_stands_for_its_fields_and_can_be_overridden(tmp_path: Pa
             r"tokenizer\.train\.vocab_size: 4096 is not model\.vocab_size 6144",
         ),
         ("runtime.num_workers=0", r"runtime\.num_workers: 0 is not positive"),
+        ("runtime.num_workers=[4,2]", r"runtime\.num_workers: \[4, 2\] is not \[min, max\]"),
+        ("runtime.num_workers=[2]", r"runtime\.num_workers: \[2\] has 1 entries, needs 2"),
+        ("runtime.num_workers=many", r"runtime\.num_workers: 'many' is not a whole number"),
+        ("runtime.shard_size=4", r"runtime\.shard_size: 4 does not divide runtime\.num_workers 2"),
         ("sources.x.builtin=nothing", r"sources\.x\.builtin: 'nothing' is not one of"),
     ],
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from tests.ncp_process import ROOT, SMALL, ncp
 
@@ -84,6 +88,12 @@ def test_the_plan_prints_the_published_sizes_with_no_network(tmp_path: Path, rec
     assert _files(tmp_path / "store") == []
 
 
+def test_the_command_line_starts_without_the_slow_libraries() -> None:
+    """`ncp status` answers in under a second: most of that is importing."""
+    code = "import sys, jobs.cli; sys.exit(bool({'torch', 'ray', 'pyarrow', 'datasets', 'pydantic'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
 def test_planning_loads_neither_torch_nor_ray() -> None:
     code = (
         "import sys; from jobs.launch import plan_recipe; from curriculum.load import load_recipe; "
@@ -93,12 +103,68 @@ def test_planning_loads_neither_torch_nor_ray() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_help_lists_the_commands_and_each_has_an_example() -> None:
-    from typer.main import get_command
+def _commands(command: Any, path: str) -> dict[str, str]:
+    """Every command below `command`, with its help; a group that does something itself counts too."""
+    found: dict[str, str] = {}
+    for name, inner in command.commands.items():
+        where = f"{path} {name}"
+        if not hasattr(inner, "commands") or inner.invoke_without_command:
+            found[where] = inner.help or ""
+        if hasattr(inner, "commands"):
+            found |= _commands(inner, where)
+    return found
+
+
+def test_every_command_says_what_it_does_and_gives_an_example_that_parses() -> None:
+    from jobs.cli import app
+
+    group = get_command(app)
+    commands = _commands(group, "ncp")
+    assert {
+        f"ncp {name}"
+        for name in ("plan", "run", "submit", "status", "logs", "stop", "eval", "report", "which-docs")
+    } <= set(commands)
+    assert {"ncp runs", "ncp runs rm", "ncp gc", "ncp doctor", "ncp assets", "ncp export"} <= set(commands)
+    for name, text in commands.items():
+        what, separator, example = text.partition("Example: ")
+        assert what.strip() and separator and example.startswith(name), f"{name}: {text}"
+        words = shlex.split(example)[1:]
+        command: Any = group
+        while hasattr(command, "commands") and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        command.make_context(name, words, resilient_parsing=False)
+
+
+def test_options_without_help_are_none() -> None:
+    from jobs.cli import app
+
+    def walk(command: Any, path: str) -> list[str]:
+        silent = [
+            f"{path} {parameter.name}"
+            for parameter in command.params
+            if not getattr(parameter, "help", None) and parameter.name not in ("help",)
+        ]
+        for name, inner in getattr(command, "commands", {}).items():
+            silent += walk(inner, f"{path} {name}")
+        return silent
+
+    assert walk(get_command(app), "ncp") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_completes_commands_and_options(shell: str, tmp_path: Path) -> None:
+    def complete(words: str) -> str:
+        variables = {
+            "_NCP_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - (not words.endswith(" "))),
+            "_TYPER_COMPLETE_ARGS": words,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        result = CliRunner().invoke(app, [], prog_name="ncp", env=variables)
+        return result.output
 
     from jobs.cli import app
 
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    assert {"plan", "run", "status", "report", "assets"} <= set(commands)
-    for name in ("plan", "run", "status", "assets"):
-        assert f"ncp {name}" in (commands[name].help or "")
+    assert "status" in complete("ncp sta")
+    assert "--until" in complete("ncp run --un")

@@ -15,6 +15,8 @@ from jobs.graph import build_graph, tokenizer_sources, used_sources
 
 GOLDEN = {
     "demo": {"stage1": "ccbb0889c2da", "stage2": "a064e0064fea"},
+    "ladder-cpu": {"stage1": "9215e31159b9", "stage2": "668fe9c5f3df"},
+    "ladder-olmo3": {"stage1": "419f957fc1a7", "stage2": "60a78ace6493"},
     "olmo3-7b-ncp": {"stage1": "fe55d1541d35", "stage2": "9cd3fdcbc2b5"},
     "olmo3-7b-vanilla-32": {"stage1": "729e417329a5", "stage2": "679212c3a581"},
     "olmo3-7b-vanilla-34": {"stage1": "05e022b08211", "stage2": "66fdfb93157a"},

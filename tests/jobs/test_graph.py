@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from curriculum.errors import RecipeError
 from curriculum.identity import UNKNOWN
 from curriculum.load import load_recipe
-from jobs.graph import build_graph, run_name
+from jobs.graph import build_graph, evaluates_beside, run_name
 from pipeline.dag.step import check_graph
 
 PINS = {"stdlib-code": "c" * 64, "stdlib-prose": "d" * 64}
@@ -94,3 +97,32 @@ def test_a_run_is_named_after_its_recipe_and_what_it_asks_for() -> None:
     assert name.startswith("demo-") and len(name) == len("demo-") + 6
     assert run_name(load_recipe("demo", ["runtime.num_workers=5"]), PINS) == name
     assert run_name(load_recipe("demo", ["stage1.tokens=1228800"]), PINS) != name
+
+
+def test_an_evaluation_beside_is_not_waited_for_by_the_next_stage_and_changes_no_identity() -> None:
+    override = "stage1.evaluation.when=beside"
+    assert not _changed(override)
+    steps = {step.name: step for step in build_graph(load_recipe("demo", [override]), PINS)}
+    assert steps["stage2"].after == () and steps["stage1-eval"].needs[0] == "stage1"
+    usual = {step.name: step for step in build_graph(load_recipe("demo"), PINS)}
+    assert usual["stage2"].after == ("untrained-eval", "stage1-eval")
+    assert evaluates_beside(load_recipe("demo", [override])) and not evaluates_beside(load_recipe("demo"))
+    assert not evaluates_beside(load_recipe("demo", ["stage2.evaluation.when=beside"])), "nothing trains then"
+
+
+def test_a_gate_cannot_judge_an_evaluation_beside() -> None:
+    with pytest.raises(
+        RecipeError, match=r"stages\.stage1\.evaluation\.when: 'beside' and .* exclude each other"
+    ):
+        load_recipe("demo", ["stage1.evaluation.when=beside", "stage1.gate.max=3.0"])
+
+
+def test_steps_claim_what_they_occupy() -> None:
+    recipe = load_recipe(
+        "demo", ["runtime.num_workers=3", "runtime.gpus_per_worker=1", "stage1.evaluation.when=beside"]
+    )
+    steps = {step.name: step for step in build_graph(recipe, PINS)}
+    assert steps["stage1"].resources == {"CPU": 1.5, "GPU": 3.0}
+    assert steps["stage1-eval"].resources == {"CPU": 0.5, "GPU": 1.0}
+    assert steps["shards-stdlib-code"].resources == {"CPU": 1.0}
+    assert steps["report"].resources == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,20 @@ def test_how_a_session_ended_is_kept(storage: Storage) -> None:
 def test_following_a_run_that_nobody_works_on_ends(storage: Storage) -> None:
     with RunLog(storage, "r") as log:
         log.add("only line")
-    assert len(list(read_run_log(storage, "r", follow=True))) == 1
+    assert len(list(read_run_log(storage, "r", follow=True, grace=0.0))) == 1
+
+
+def test_a_follower_waits_for_a_run_that_was_submitted_and_has_not_started(storage: Storage) -> None:
+    pieces = read_run_log(storage, "r", follow=True, grace=5.0)
+
+    def start() -> None:
+        with RunLog(storage, "r") as log:
+            log.add("started late")
+
+    starter = threading.Timer(1.0, start)
+    starter.start()
+    assert "started late" in next(pieces)
+    starter.join()
 
 
 def test_a_steps_failures_and_stacks_are_shown(storage: Storage) -> None:

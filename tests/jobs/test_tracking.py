@@ -12,15 +12,17 @@ import pytest
 
 from curriculum.load import load_recipe
 from curriculum.schema import PrecisionSpec
+from jobs.alerts import alert_keys, read_alert
 from jobs.metric_log import MetricRow
 from jobs.tracking import NoTracker, open_tracker
 from jobs.train_job import Parent, TrainJob
+from pipeline.storage import Storage
 
 
-def _job(project: str) -> TrainJob:
+def _job(project: str, storage_url: str = "memory://tracking") -> TrainJob:
     recipe = load_recipe("demo")
     return TrainJob(
-        storage_url="memory://x",
+        storage_url=storage_url,
         step_key="steps/stage2-0123456789ab",
         attempt=1,
         run="demo-abc123",
@@ -65,6 +67,41 @@ def test_restarts_continue_the_same_offline_run_with_config_and_lineage(
     assert [(row["_step"], row["ntp"]) for row in history] == [(1, 4.0), (2, 3.0), (3, 2.0)]
     text = json.dumps(records)
     assert "steps/stage1-ba9876543210" in text and "819200" in text
+    runs = [record["run"] for record in records if record["type"] == "run"]
+    assert {run["run_id"] for run in runs} == {"0123456789ab"}
+    assert {run["run_group"] for run in runs} == {"demo-abc123"}
+
+
+@pytest.fixture
+def no_wandb_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "wandb-own"))
+    for name in ("WANDB_API_KEY", "WANDB_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("url", ["{folder}/store", "memory://tracking-folders"])
+def test_the_offline_folder_is_kept_beside_the_step(
+    url: str, tmp_path: Path, no_wandb_settings: None
+) -> None:
+    """Also on storage that is no folder, where it comes at the end of the attempt."""
+    job = _job("ncp-tests", url.format(folder=tmp_path))
+    tracker = open_tracker(job)
+    tracker.log(_row(1))
+    tracker.close()
+    kept = Storage(job.storage_url).keys(f"{job.step_key}/wandb")
+    assert any(key.endswith("run-0123456789ab.wandb") for key in kept), kept
+
+
+def test_wandb_in_trouble_is_an_alert_and_training_goes_on(
+    tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "not a key")
+    job = _job("ncp-tests", str(tmp_path / "store"))
+    assert isinstance(open_tracker(job), NoTracker)
+    storage = Storage(job.storage_url)
+    (key,) = alert_keys(storage, job.step_key)
+    assert read_alert(storage, key).kind == "no_tracker"
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from curriculum.optimizer_spec import OptimizerSpec
 from ncp_model import ModelSpec, build_model
 from ncp_model.init import initialize_codebooks
 from ncp_model.muon import Muon, assign_owners, orthogonalize, shard_rows
-from ncp_model.optim import build_optimizers, clip_grad_norm, split_parameters
+from ncp_model.optim import build_optimizers, clip_grad_norm, clip_grad_norms, split_parameters
 
 
 def numel(parameters: dict[str, nn.Parameter]) -> int:
@@ -153,6 +153,49 @@ def test_clipping(limit: float) -> None:
 def gradient(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
+
+
+def _stepped(skips: list[bool | None], *, spoil: bool = False) -> dict[str, Tensor]:
+    """Weights and optimizer state after steps that were taken (None: without being asked) or skipped."""
+    model = build_model(ModelSpec.preset("tiny"), seed=0)
+    optimizers = build_optimizers(model, OptimizerSpec(lr=1e-2))
+    for number, skip in enumerate(skips):
+        for index, parameter in enumerate(model.parameters()):
+            draw = torch.Generator().manual_seed(100 * number + index)
+            parameter.grad = torch.randn(parameter.shape, generator=draw)
+            if skip and spoil:
+                parameter.grad.fill_(float("nan"))
+        optimizers.step(1e-2, None if skip is None else torch.tensor(skip))
+    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers.optimizers:
+        for parameter, values in optimizer.state.items():
+            state |= {f"{names[parameter]}/{key}": value for key, value in values.items()}
+    return state
+
+
+def test_a_step_that_is_skipped_on_the_device_leaves_no_trace_and_one_that_is_not_is_the_same_to_the_bit() -> (
+    None
+):
+    taken = _stepped([None])
+    for others in (_stepped([False]), _stepped([False, True]), _stepped([False, True], spoil=True)):
+        assert others.keys() == taken.keys()
+        assert [name for name in taken if not torch.equal(taken[name], others[name])] == []
+
+
+def test_norms_of_groups_are_those_of_their_parameters_and_make_up_the_whole() -> None:
+    model = build_model(ModelSpec.preset("tiny"), seed=0)
+    optimizers = build_optimizers(model, OptimizerSpec(lr=1e-2))
+    assert list(optimizers.groups) == ["muon", "adamw", "codebooks"]
+    for index, parameter in enumerate(model.parameters()):
+        parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index))
+    expected = [
+        math.sqrt(sum(float(gradient(p).double().square().sum()) for p in parameters))
+        for parameters in optimizers.groups.values()
+    ]
+    norms = clip_grad_norms(model, 1e9, optimizers.groups).tolist()
+    assert norms[1:] == pytest.approx(expected, rel=1e-5)
+    assert norms[0] == pytest.approx(math.hypot(*expected), rel=1e-5)
 
 
 def test_training_lowers_the_losses_and_comes_to_use_the_concept() -> None:

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.evaluation.comparison import ComparisonError, LossCurve, compare, first_crossing, local_line, match
+from jobs.evaluation.comparison import (
+    ComparisonError,
+    LossCurve,
+    compare,
+    first_crossing,
+    local_line,
+    match,
+    mean_interval,
+)
 
 TOTAL = 1e9
 
@@ -60,10 +68,30 @@ def test_seeds_are_paired_and_give_an_interval_that_holds_the_truth() -> None:
     summary = compare(bases, tries)
     assert summary.token_ratio_interval is not None and summary.unmatched == 0
     low, high = summary.token_ratio_interval
-    assert low - 0.01 < 0.5 < high + 0.01 and high - low < 0.06
+    assert low - 0.01 < 0.5 < high + 0.01 and high - low < 0.08
     with pytest.raises(ComparisonError, match="seed 9"):
         compare(bases, [curve("ncp", 2.0, seed=9)])
     assert compare(bases[:1], tries[:1]).token_ratio_interval is None
+
+
+def test_a_seed_given_twice_is_refused() -> None:
+    with pytest.raises(ComparisonError, match="ncp, ncp2 all have seed 0"):
+        compare([curve("base", 1.0)], [curve("ncp", 2.0), curve("ncp2", 2.0)])
+
+
+def test_the_gap_is_taken_at_equal_tokens_or_at_equal_compute() -> None:
+    """A candidate twice as fast that costs twice as much: ahead in tokens, level in compute."""
+    found = match(curve("base", 1.0, flops=1.0), curve("ncp", 2.0, flops=2.0))
+    assert found.final_gap > 0.05 and found.compute_gap == pytest.approx(0, abs=2e-3)
+    assert found.compute_ratio == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 40])
+def test_intervals_hold_the_truth_nineteen_times_in_twenty(seeds: int) -> None:
+    draws = np.random.default_rng(seeds).normal(0.5, 0.1, (4000, seeds))
+    held = [low < 0.5 < high for low, high in filter(None, map(mean_interval, draws.tolist()))]
+    assert len(held) == 4000 and np.mean(held) == pytest.approx(0.95, abs=0.012)
+    assert mean_interval([0.5]) is None
 
 
 @given(slope=st.floats(-5, 5), offset=st.floats(-5, 5), width=st.floats(0.001, 1.0), count=st.integers(1, 60))

@@ -23,7 +23,9 @@ def test_a_scaled_shape_keeps_head_and_codeword_sizes() -> None:
 
 def test_every_rung_costs_its_budget_within_one_step() -> None:
     specs = [scaled_spec(BASE, width, (n, n // 2, n)) for width, n in ((896, 4), (1280, 6), (2176, 8))]
-    rungs = plan_ladder("ncp", specs, BUDGETS, sequence_length=8192, global_batch_tokens=1 << 20)
+    rungs = plan_ladder(
+        "ncp", [(spec, None) for spec in specs], BUDGETS, sequence_length=8192, global_batch_tokens=1 << 20
+    )
     assert {rung.budget for rung in rungs} == set(BUDGETS)
     for rung in rungs:
         step = flops_per_token(rung.spec, 8192).total * (1 << 20)

@@ -9,28 +9,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from jobs.assets import ensure_asset
+from tests.jobs.evaluation.peer_environments import peer_python
 
 PEERS = Path(__file__).with_name("peers")
 ROOT = Path(__file__).parents[3]
-PACKAGES = {
-    "olmo_eval": ["torch==2.13.0", "numpy<3", "safetensors", "omegaconf", "ai2-olmo-eval==0.9.0"],
-    "lm_eval": [
-        "torch==2.13.0",
-        "safetensors",
-        "omegaconf",
-        "pyarrow",
-        "lm-eval==0.4.13",
-        "transformers>=5",
-        "accelerate",
-    ],
-}
-
 pytestmark = [
     pytest.mark.skipif(
         not os.environ.get("NCP_PEERS"), reason="NCP_PEERS names no directory for the peers' environments"
@@ -40,19 +27,11 @@ pytestmark = [
 
 
 def agreement(peer: str, limit: int) -> list[dict]:
-    environment = Path(os.environ["NCP_PEERS"]) / peer
-    python = environment / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-        for packages in (
-            PACKAGES[peer][:1],
-            PACKAGES[peer],
-        ):  # torch first, so that nothing pulls a CUDA build
-            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
+    python = peer_python(peer, Path(os.environ["NCP_PEERS"]))
     script = PEERS / f"{peer}_agreement.py"
     done = subprocess.run(
         [str(python), str(script), str(ensure_asset("dolma2")), str(ensure_asset("olmo-eval")), str(limit)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True, check=True, cwd=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True, check=True, cwd=python.parent,
     )  # fmt: skip
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

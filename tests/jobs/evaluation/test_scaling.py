@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jobs.evaluation.scaling import (
+    EXPONENTS,
     LadderPoint,
     PowerLaw,
     ScalingError,
@@ -96,3 +97,20 @@ def test_too_few_points_are_an_error_that_says_so() -> None:
         fit_power_law(ladder(1.0)[:1])
     with pytest.raises(ScalingError, match="five points"):
         fit_chinchilla(ladder(1.0)[:4])
+
+
+def test_a_ladder_that_leaves_an_exponent_undetermined_ends_within_bounds() -> None:
+    """Two shapes: any large alpha does as well, and the search once walked along that valley for ever."""
+    points = [
+        LadderPoint(
+            budget=compute,
+            parameters=parameters,
+            tokens=compute / (6 * parameters),
+            loss=5 * (compute / 1e10) ** -0.052 * (1.02 if parameters > 2e5 else 1.0),
+        )
+        for compute in (3e10, 6e10, 1.2e11)
+        for parameters in (121466.0, 245146.0)
+    ]
+    law = fit_chinchilla(points)
+    assert EXPONENTS[0] <= min(law.alpha, law.beta) and max(law.alpha, law.beta) <= EXPONENTS[1]
+    assert law.residual < 1e-3

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from curriculum.model_spec import ConceptSpec, CrcSpec, IrcSpec, NcpSpec, VqSpec
+from jobs.evaluation.questions import task_requests
 from jobs.evaluation.scorer import score_requests
-from jobs.evaluation.task_result import task_requests
 from jobs.evaluation.tasks import TASKS
 from ncp_model import ModelSpec, build_model
 from ncp_model.hf import save_pretrained

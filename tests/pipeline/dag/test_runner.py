@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.dag.runner import Blocked, Event, Refused, StepContext, Stopped, run_steps
+from pipeline.dag.runner import (
+    Blocked,
+    Event,
+    Preempted,
+    Refused,
+    RetryPolicy,
+    StepContext,
+    Stopped,
+    run_steps,
+)
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
 from pipeline.storage import Storage
@@ -40,6 +49,10 @@ def _run(steps: list[Step], storage: Storage, work: Any, **options: Any) -> tupl
     events: list[Event] = []
     outcome = run_steps(steps, storage, {"work": work}, run="r", on_event=events.append, **options)
     return outcome, [f"{event.step.name}:{event.kind}" for event in events]
+
+
+def _quick(retries: int) -> RetryPolicy:
+    return RetryPolicy(infrastructure=retries, backoff_seconds=0.0)
 
 
 def test_steps_run_in_order_and_leave_receipts(storage: Storage) -> None:
@@ -99,7 +112,7 @@ def test_an_infrastructure_failure_is_retried_with_a_new_attempt(storage: Storag
             raise ConnectionError("node lost")
         return {}
 
-    outcome, _ = _run([_step("a")], storage, work, retries=2)
+    outcome, _ = _run([_step("a")], storage, work, retry=_quick(2))
     assert outcome.ok and attempts == [1, 2, 3]
 
 
@@ -110,7 +123,7 @@ def test_the_retry_budget_ends(storage: Storage) -> None:
         attempts.append(context.attempt)
         raise ConnectionError("node lost")
 
-    outcome, _ = _run([_step("a")], storage, work, retries=1)
+    outcome, _ = _run([_step("a")], storage, work, retry=_quick(1))
     assert attempts == [1, 2]
     assert outcome.failed["a"].message == "ConnectionError: node lost" and not outcome.failed["a"].user
 
@@ -134,7 +147,7 @@ def test_a_trajectory_is_done_at_its_milestone_and_continued_by_a_later_stop(sto
 
 
 def test_an_executor_that_forgets_its_milestone_is_a_failure(storage: Storage) -> None:
-    outcome, _ = _run([_step("s", milestone=10)], storage, lambda context: {}, retries=0)
+    outcome, _ = _run([_step("s", milestone=10)], storage, lambda context: {}, retry=_quick(0))
     assert "without its milestone" in outcome.failed["s"].message
 
 
@@ -188,6 +201,146 @@ def test_a_step_that_declines_is_not_retried_and_records_no_failure(
     assert events == ["a:started", f"a:{kind}", "b:blocked"]
     assert outcome.failed["a"].refused == (kind == "refused")
     assert step_store(storage, step).failure() is None
+
+
+def test_independent_steps_run_at_the_same_time(storage: Storage) -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def work(context: StepContext) -> dict[str, Any]:
+        if context.step.name in ("b", "c"):
+            both.wait()  # passes only when both are under way
+        return {}
+
+    outcome, events = _run([_step("a"), _step("b", "a"), _step("c", "a")], storage, work, parallel=2)
+    assert outcome.done == ("a", "b", "c")
+    for name in ("a", "b", "c"):
+        assert [event for event in events if event.startswith(name)] == [f"{name}:started", f"{name}:done"]
+
+
+def test_steps_that_do_not_fit_together_run_one_after_the_other(storage: Storage) -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def work(context: StepContext) -> dict[str, Any]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.02)
+        with lock:
+            running -= 1
+        return {}
+
+    steps = [
+        Step(name=f"s{i}", kind="work", version=1, identity={}, resources={"GPU": 1.0}) for i in range(4)
+    ]
+    outcome, _ = _run(steps, storage, work, parallel=4, capacity={"GPU": 1.0})
+    assert outcome.ok and most == 1
+
+
+def test_a_stop_lets_the_steps_under_way_end_and_starts_no_other(storage: Storage) -> None:
+    stop, ended = threading.Event(), []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        if context.step.name == "a":
+            raise Stopped("by a signal")
+        stop.set()
+        threading.Event().wait(0.1)
+        ended.append(context.step.name)
+        return {}
+
+    with pytest.raises(Stopped):
+        _run([_step("a"), _step("b"), _step("c")], storage, work, parallel=2, stop_requested=stop.is_set)
+    assert ended == ["b"]
+    assert step_store(storage, _step("b")).receipt() is not None
+    assert step_store(storage, _step("c")).identity() is None
+
+
+def test_a_step_that_waits_for_its_next_attempt_lets_the_others_go_on(storage: Storage) -> None:
+    finished = threading.Event()
+    attempts = []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        if context.step.name == "b":
+            finished.set()
+            return {}
+        attempts.append(context.attempt)
+        if len(attempts) == 1:
+            raise ConnectionError("node lost")
+        assert finished.is_set()
+        return {}
+
+    retry = RetryPolicy(infrastructure=1, backoff_seconds=0.2)
+    outcome, events = _run([_step("a"), _step("b")], storage, work, retry=retry)
+    assert outcome.ok and attempts == [1, 2]
+    assert events == ["a:started", "a:retrying", "b:started", "b:done", "a:started", "a:done"]
+
+
+def test_preemptions_spend_no_infrastructure_retry(storage: Storage) -> None:
+    attempts = []
+
+    def work(context: StepContext) -> dict[str, Any]:
+        attempts.append(context.attempt)
+        if len(attempts) < 8:
+            raise Preempted("the spot node was taken back")
+        return {}
+
+    outcome, _ = _run([_step("a")], storage, work, retry=_quick(0))
+    assert outcome.ok and len(attempts) == 8
+    failure = step_store(storage, _step("a")).failure()
+    assert failure is not None and failure["class"] == "preemption"
+
+
+def test_milestones_refill_the_budget(storage: Storage) -> None:
+    """A trajectory that fails again and again, each time a milestone further, comes to its end."""
+
+    def work(context: StepContext) -> dict[str, Any]:
+        newest = context.store.newest_milestone(10) or 0
+        context.store.publish_milestone(newest + 1, {})
+        if newest + 1 < 10:
+            raise ConnectionError("node lost")
+        return {}
+
+    outcome, events = _run([_step("s", milestone=10)], storage, work, retry=_quick(1))
+    assert outcome.ok and events.count("s:retrying") == 9
+
+
+def test_a_storage_that_fails_for_a_moment_costs_an_attempt_and_not_the_run(storage: Storage) -> None:
+    class Flaky(Storage):
+        failing = 2
+
+        def children(self, prefix: str) -> list[str]:
+            if self.failing:
+                self.failing -= 1
+                raise OSError("503 SlowDown")
+            return super().children(prefix)
+
+    outcome, events = _run([_step("a")], Flaky(storage.url), lambda context: {}, retry=_quick(2))
+    assert outcome.ok and events == ["a:retrying", "a:retrying", "a:started", "a:done"]
+
+
+def test_bad_input_that_failed_before_is_tried_again_unless_told_otherwise(storage: Storage) -> None:
+    def bad(context: StepContext) -> dict[str, Any]:
+        raise ValueError("source x: empty")
+
+    _run([_step("a")], storage, bad)
+    outcome, events = _run([_step("a")], storage, lambda context: pytest.fail("ran"), retry_failed=False)
+    assert events == ["a:failed"] and outcome.failed["a"].message == "failed before: source x: empty"
+    outcome, _ = _run([_step("a")], storage, lambda context: {})
+    assert outcome.ok
+
+
+def test_secrets_of_the_environment_are_in_no_failure(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret-value")
+
+    def leaks(context: StepContext) -> dict[str, Any]:
+        raise ConnectionError("refused for planted-secret-value at https://me:hunter2hunter2@host/x")
+
+    outcome, _ = _run([_step("a")], storage, leaks, retry=_quick(0))
+    kept = b"".join(storage.read_bytes(key) for key in storage.keys("")).decode() + str(outcome)
+    assert "ConnectionError" in kept and "planted-secret-value" not in kept and "hunter2" not in kept
 
 
 class _Crash(BaseException):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,7 @@ def _stage(
     tokenizer: Tokenizer,
     data: DataSpec,
     special_tokens: str = "text",
+    cleaning: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """What `stage_source` does, one group after another in this process."""
     receipts = []
@@ -87,7 +89,7 @@ def _stage(
             tokenizer=tokenizer,
         )
         receipts.append(receipt)
-    return finish_source(storage, output, pin, data, tokenizer, receipts)
+    return finish_source(storage, output, pin, data, tokenizer, receipts, cleaning)
 
 
 @pytest.fixture(scope="session")

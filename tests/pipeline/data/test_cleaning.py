@@ -8,9 +8,11 @@ import pytest
 from datatrove.data import Document
 
 from curriculum.schema import CleaningSpec, DataSpec, SourceSpec
+from pipeline.data.clean_group import bucket_receipt
 from pipeline.data.cleaning import clean_source
 from pipeline.data.errors import SourceError
 from pipeline.data.filters import FilterChain, PlainWordTokenizer
+from pipeline.data.manifest import Manifest
 from pipeline.data.pins import make_pin
 from pipeline.data.readers import Counters, Quarantine, Reader
 from pipeline.storage import Storage
@@ -139,3 +141,36 @@ def test_nothing_left_is_an_error_that_says_what_removed_it(clean, lines):
         SourceError, match=r"sources\.web: cleaning left nothing of 2 documents; removed: .*gopher_short_doc"
     ):
         clean({"a.jsonl": lines("short", "shorter")}, CleaningSpec(filters=("gopher_quality",)))
+
+
+def test_a_comparison_that_was_killed_half_way_goes_on_with_the_other_buckets(
+    clean, prose_texts, lines, tmp_path
+):
+    """MinHash compares bucket by bucket; what a kill leaves is some receipts, and no list of duplicates."""
+    files = {f"{n}.jsonl": lines(*prose_texts[n * 30 : n * 30 + 40]) for n in range(3)}
+    storage, spec = Storage(str(tmp_path / "store")), CleaningSpec(dedup="minhash")
+    whole, left = clean(files, spec)
+    for key in (
+        "steps/clean/cleaned.json",
+        "steps/clean/dedup/done.json",
+        *storage.keys("steps/clean/data"),
+        *storage.keys("steps/clean/dedup/duplicates"),
+        *(bucket_receipt("steps/clean", bucket) for bucket in range(3, 14)),
+    ):
+        storage.delete(key)
+    kept = storage.path(bucket_receipt("steps/clean", 0))
+    before = storage.fs.modified(kept)
+    assert clean(files, spec) == (whole, left)
+    assert storage.fs.modified(kept) == before
+
+
+def test_the_manifest_says_what_each_filter_removed(clean, prose_texts, lines, tmp_path, tokenizer, stage):
+    files = {f"{n}.jsonl": lines(*prose_texts[n * 40 : n * 40 + 60]) for n in range(3)}
+    spec = CleaningSpec(filters=("gopher_quality",), dedup="exact")
+    cleaned, _ = clean(files, spec)
+    storage = Storage(str(tmp_path / "store"))
+    stage(storage, "steps/shards", cleaned.pin, tokenizer, DATA, cleaning=cleaned.counts)
+    manifest = Manifest.load(storage, "steps/shards")
+    assert manifest.cleaning is not None and manifest.cleaning == cleaned.counts
+    assert any(name.startswith("gopher_quality:") for name in manifest.cleaning["removed"])
+    assert manifest.counters.documents_read == cleaned.counts["documents"]

@@ -19,9 +19,9 @@ from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImpo
 from transformers import Olmo3ForCausalLM, PreTrainedTokenizerFast
 
 from jobs.evaluation.lm_eval_adapter import HarnessModel
+from jobs.evaluation.questions import task_requests
 from jobs.evaluation.requests import Request
 from jobs.evaluation.scorer import score_requests
-from jobs.evaluation.task_result import task_requests
 from jobs.evaluation.tasks import TASKS
 from ncp_model import ModelSpec, build_model
 from ncp_model.hf import save_pretrained

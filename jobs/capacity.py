@@ -1,0 +1,81 @@
+"""Whether a cluster's nodes can hold the work, and saying so while they cannot.
+
+Ray waits in silence for ever for a node that has room. A lost node is replaced in minutes by whoever runs the cluster,
+so waiting is right; not saying so is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """`count` processes, each of which needs `cpus` and `gpus` of one node."""
+
+    count: int
+    cpus: float
+    gpus: float = 0.0
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """One process's resources under Ray's names."""
+        wanted = {"CPU": self.cpus, "GPU": self.gpus}
+        return {name: amount for name, amount in wanted.items() if amount}
+
+    def __str__(self) -> str:
+        each = " + ".join(f"{amount:g} {name}" for name, amount in self.bundle.items()) or "nothing"
+        return f"{self.count} x {each}"
+
+
+def places(nodes: Iterable[Mapping[str, Any]], demand: Demand) -> int:
+    """How many of the demand's processes the living nodes of `ray.nodes()` could hold if they were empty."""
+    total = 0
+    for node in nodes:
+        if not node["Alive"]:
+            continue
+        rooms = [
+            # Ray counts resources in ten-thousandths; so no 0.1 + 0.2 here.
+            round(node["Resources"].get(name, 0.0) * 10_000) // round(amount * 10_000)
+            for name, amount in demand.bundle.items()
+        ]
+        total += min(rooms, default=demand.count)
+    return total
+
+
+def shortage(nodes: Iterable[Mapping[str, Any]], demand: Demand) -> str | None:
+    """What is missing, for a person; None when nothing is."""
+    nodes = list(nodes)
+    found = places(nodes, demand)
+    if found >= demand.count:
+        return None
+    alive = sum(bool(node["Alive"]) for node in nodes)
+    living = "1 live node has" if alive == 1 else f"{alive} live nodes have"
+    return f"waiting for a node: {demand} needed, {living} room for {found}"
+
+
+class WaitingForNodes:
+    """Looks at the cluster every few seconds and tells `say` what is missing, and when nothing is any more."""
+
+    def __init__(self, demand: Demand, say: Callable[[str], None]):
+        self._demand, self._say = demand, say
+        self._next = time.monotonic() + LOOK_SECONDS
+        self._told: str | None = None
+
+    def look(self) -> bool:
+        """Whether something is missing. Cheap when called too often."""
+        import ray
+
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + LOOK_SECONDS
+        missing = shortage(ray.nodes(), self._demand)
+        if missing != self._told:
+            self._say(missing or "the cluster is large enough again")
+        self._told = missing
+        return missing is not None
