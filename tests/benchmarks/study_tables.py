@@ -191,14 +191,14 @@ def corpus_table(numbers: Numbers) -> str:
 
 def runs_table(numbers: Numbers, phase: str) -> str:
     lines = [
-        "| run | model | seed | overrides | LR | tokens | MFLOP/token | held-out nats/token | bits/byte | training, last 64 steps |",
+        "| run | recipe | seed | overrides | LR | tokens | MFLOP/token | held-out nats/token | bits/byte | training, last 64 steps |",
         "|---|---|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
     for run in sorted(numbers.phase(phase), key=lambda run: (list(LABELS).index(run["recipe"]), run["name"])):
         (loss,) = numbers.loss([run["name"]])
         (bits,) = numbers.bits_per_byte([run["name"]])
         lines.append(
-            f"| {run['name']} | {LABELS[run['recipe']]} | {run['seed']} | {run['overrides'] or '-'} | {float(run['lr']):g} "
+            f"| {run['name']} | {run['recipe']} | {run['seed']} | {run['overrides'] or '-'} | {float(run['lr']):g} "
             f"| {int(run['tokens']):,} | {float(run['flops_per_token']) / 1e6:.3f} | {loss:.4f} | {bits:.4f} "
             f"| {float(run['train_nats_last_64']):.4f} |"
         )
@@ -236,7 +236,7 @@ def comparison_table(numbers: Numbers, groups: Mapping[str, Mapping[str, str]]) 
 def knobs_table(numbers: Numbers, reference: str, phase: str = "knobs") -> str:
     """One row a variant of NCP, against the run `reference` of the same seed, rate and tokens."""
     lines = [
-        "| NCP variant | nats/token | minus reference [95 % over documents] | without its concepts | R2 of concepts against their mean | against the last concept | codebook perplexity of 32 |",
+        "| variant | nats/token | minus reference [95 % over documents] | without its concepts | R2 of concepts against their mean | against the last concept | codebook perplexity of 32 |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     base = next((run for run in numbers.runs if run["name"] == reference), None)
@@ -248,9 +248,8 @@ def knobs_table(numbers: Numbers, reference: str, phase: str = "knobs") -> str:
         if run is not base:
             mean, (low, high), _ = numbers.difference({"": run["name"]}, {"": reference})
             versus = f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
-        label = (
-            "reference" if run is base else run["overrides"].replace("lr=tuned", "").strip() or run["recipe"]
-        )
+        changed = [part for part in run["overrides"].split() if "lr=" not in part]
+        label = "study-ncp, the reference" if run is base else " ".join((run["recipe"], *changed))
         cells = [
             f"{float(run[column]):.{digits}f}" if run[column] else "-"
             for column, digits in (
