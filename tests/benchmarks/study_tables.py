@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from jobs.evaluation.heldout import bootstrap_interval
@@ -68,7 +69,10 @@ Row = dict[str, str]
 
 
 def collect(work: Path, numbers: Path) -> None:
-    """WORK/runs/*.json -> runs.csv, documents.csv (nats of every held-out document) and curves.csv."""
+    """WORK/runs/*.json -> runs.csv, documents.csv (nats of every held-out document) and curves.csv.
+
+    Runs under way are in curves.csv alone.
+    """
     results = [json.loads(path.read_text()) for path in sorted((work / "runs").glob("*.json"))]
     numbers.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
@@ -90,16 +94,20 @@ def collect(work: Path, numbers: Path) -> None:
     names = [result["name"] for result in results]
     _write(numbers / "documents.csv", ("document", "tokens", "bytes", *names), documents.values())
 
+    histories = {result["name"]: result["history"] for result in results}
+    for path in sorted((work / "states").glob("*.pt")):  # runs that are under way
+        steps = torch.load(path, weights_only=True)["history"]
+        histories[path.stem] = dict(zip(("ntp", "ncp", "vq"), zip(*steps, strict=True), strict=False))
     curves = []
-    for result in results:
+    for name, history in histories.items():
         for term in ("ntp", "ncp", "vq"):
-            values = result["history"][term]
+            values = history[term]
             if term != "ntp" and not any(values):
                 continue
             for start in range(0, len(values) - CURVE_STEPS + 1, CURVE_STEPS):
                 mean = float(np.mean(values[start : start + CURVE_STEPS]))
                 curves.append(
-                    {"name": result["name"], "loss": term, "step": start + CURVE_STEPS, "mean": f"{mean:.4f}"}
+                    {"name": name, "loss": term, "step": start + CURVE_STEPS, "mean": f"{mean:.4f}"}
                 )
     _write(numbers / "curves.csv", ("name", "loss", "step", "mean"), curves)
 
@@ -121,6 +129,7 @@ class Numbers:
 
     def __init__(self, folder: Path) -> None:
         self.runs = read_rows(folder / "runs.csv")
+        self.curves = read_rows(folder / "curves.csv")
         table = read_rows(folder / "documents.csv")
         self.tokens = np.array([float(row["tokens"]) for row in table])
         self.sizes = np.array([float(row["bytes"]) for row in table])
@@ -233,6 +242,30 @@ def comparison_table(numbers: Numbers, groups: Mapping[str, Mapping[str, str]]) 
     return "\n".join(lines)
 
 
+def curves_table(numbers: Numbers) -> str:
+    """Training loss of the runs at seed 1 and equal rate, which see the same batches, over the steps that all have."""
+    names = [
+        "tuning-vanilla-1.6e-2",
+        "tuning-compute-1.6e-2",
+        "tuning-parameters-1.6e-2",
+        "tuning-ncp-1.6e-2",
+    ]
+    losses: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in numbers.curves:
+        if row["loss"] == "ntp":
+            losses[row["name"]][int(row["step"])] = float(row["mean"])
+    names = [name for name in names if name in losses]
+    last = min(max(losses[name]) for name in names)
+    shown = [step for step in (64, 128, 192, 256, 320, 384, 448, 512) if step <= last]
+    lines = [f"| steps | {' | '.join(names)} |", "|---:|" + "---:|" * len(names)]
+    for step in shown:
+        means = [
+            np.mean([losses[name][s] for s in range(step - 48, step + 1, CURVE_STEPS)]) for name in names
+        ]
+        lines.append(f"| {step - 63} - {step} | {' | '.join(f'{mean:.4f}' for mean in means)} |")
+    return "\n".join(lines)
+
+
 def knobs_table(numbers: Numbers, reference: str, phase: str = "knobs") -> str:
     """One row a variant of NCP, against the run `reference` of the same seed, rate and tokens."""
     lines = [
@@ -328,6 +361,7 @@ def write(numbers: Numbers, page: Path, picture: Path) -> None:
         "heldout": lambda: corpus_table(numbers),
         "regime": lambda: runs_table(numbers, "regime"),
         "tuning": lambda: runs_table(numbers, "tuning"),
+        "curves": lambda: curves_table(numbers),
         "comparison": lambda: comparison_table(numbers, numbers.comparison()),
         "equal-flops": lambda: comparison_table(numbers, numbers.equal_flops()),
         "knobs": lambda: knobs_table(numbers, numbers.tuned()["study-ncp"]["name"]),

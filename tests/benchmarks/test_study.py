@@ -75,6 +75,7 @@ def test_a_difference_is_taken_over_documents_and_seeds_that_both_have(tmp_path)
         for document in range(50):
             nats = rng.uniform(200, 400)
             writer.writerow((document, 100, 300, nats, nats + 1, nats + 10, ""))
+    (tmp_path / "curves.csv").write_text("name,loss,step,mean\n")
     numbers = Numbers(tmp_path)
     numbers.nats["b3"][:] = 5.0
     mean, (low, high), each = numbers.difference({"1": "a1", "2": "a2"}, {"1": "b1", "3": "b3"})
