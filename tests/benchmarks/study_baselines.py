@@ -34,7 +34,7 @@ from curriculum.schedule import learning_rate
 from curriculum.schema import Recipe, StageSpec
 from curriculum.tokens import stage_steps
 from jobs.evaluation.forward import token_nats
-from jobs.evaluation.heldout import select_documents, windows
+from jobs.evaluation.heldout import HeldoutDocument, select_documents, windows
 from ncp_model.flops import flops_per_token, total_parameters
 from ncp_model.init import initialize_codebooks
 from ncp_model.losses import LossDenominators, loss_counts
@@ -43,7 +43,7 @@ from ncp_model.model import NCPModel, build_model
 from ncp_model.optim import Optimizers, build_optimizers, clip_grad_norm
 from pipeline.data.finish import finish_source
 from pipeline.data.groups import plan_groups
-from pipeline.data.heldout import HeldoutDocument, heldout_documents
+from pipeline.data.heldout import heldout_documents
 from pipeline.data.loader import WindowLoader
 from pipeline.data.pins import make_pin
 from pipeline.data.tokenize_group import tokenize_group
