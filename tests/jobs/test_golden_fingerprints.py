@@ -21,6 +21,10 @@ GOLDEN = {
     "olmo3-7b-vanilla-32": {"stage1": "729e417329a5", "stage2": "679212c3a581"},
     "olmo3-7b-vanilla-34": {"stage1": "05e022b08211", "stage2": "66fdfb93157a"},
     "olmo3-7b-vanilla-40": {"stage1": "ec84fe68afc5", "stage2": "e163a8fb0370"},
+    "study-equal-compute": {"stage1": "347736e72f83"},
+    "study-equal-parameters": {"stage1": "74ccd1b171eb"},
+    "study-ncp": {"stage1": "78228b46a5dc"},
+    "study-vanilla": {"stage1": "4089240fe149"},
 }
 
 
