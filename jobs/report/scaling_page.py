@@ -147,7 +147,7 @@ def _laws(result: LadderResult) -> str:
             else "-"
         )
         rows.append(
-            f"<tr><th>{escape(name)}</th><td>{power}</td><td>{chinchilla}</td><td>{escape(laws.missing)}</td></tr>"
+            f"<tr><th>{escape(name)}</th><td>{power}</td><td>{chinchilla}</td><td class=words>{escape(laws.missing)}</td></tr>"
         )
     head = "<tr><th></th><th>of the frontier</th><th>of all points</th><th></th></tr>"
     return f'<section><h2>Laws</h2><div class="panel scroll"><table>{head}{"".join(rows)}</table></div></section>'

@@ -132,6 +132,7 @@ button { font: inherit; font-size: 13.5px; padding: 5px 14px; border-radius: 7px
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th, td { padding: 8px 14px; text-align: right; vertical-align: top; border-top: 1px solid var(--rule); white-space: nowrap; }
+td.words { white-space: normal; min-width: 200px; text-align: left; }
 thead th { border-top: 0; font-weight: 600; color: var(--soft); vertical-align: bottom; line-height: 1.3; }
 thead th small { display: block; font-weight: 400; color: var(--faint); }
 th:first-child, td.left, th.left { text-align: left; }
