@@ -15,7 +15,7 @@ import pytest
 
 from jobs.ray_jobs import job_client
 from jobs.run_log import read_run_log
-from jobs.runs import list_runs
+from jobs.runs import list_runs, read_run
 from jobs.status import run_status
 from pipeline.storage import Storage
 from tests.faults.trajectories import STOP, assert_same_trajectory
@@ -52,12 +52,17 @@ def submit(head: RayHead, storage: Path, *overrides: str) -> None:
 
 def finished(storage: Path) -> bool:
     opened = Storage(str(storage))
-    return run_status(opened, list_runs(opened)[-1]).state == "done"
+    return run_status(opened, newest_run(opened)).state == "done"
 
 
 def log(storage: Path) -> str:
     opened = Storage(str(storage))
-    return "".join(read_run_log(opened, list_runs(opened)[-1]))
+    return "".join(read_run_log(opened, newest_run(opened)))
+
+
+def newest_run(storage: Storage) -> str:
+    """The run that was submitted; a copied storage holds the one it was copied from too."""
+    return max(list_runs(storage), key=lambda run: read_run(storage, run)["created"])
 
 
 def test_a_node_lost_while_it_stages_is_replaced_and_costs_no_attempt(
