@@ -23,6 +23,11 @@ SMALL = str(ROOT / "tests" / "small.yaml")
 TIMEOUT_SECONDS = 600
 
 
+def _interruptible() -> None:
+    """A shell's background jobs ignore SIGINT, and so would all that is started below them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class NcpProcess:
     """One `ncp ...` process."""
 
@@ -44,6 +49,7 @@ class NcpProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=_interruptible,
         )
 
     def finish(self) -> tuple[int, str]:
