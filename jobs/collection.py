@@ -155,14 +155,22 @@ def starting(storage: Storage, say: Callable[[str], None]) -> Iterator[None]:
 def _starting_now(storage: Storage) -> bool:
     """Whether a run has announced itself and lives. An announcement without a lease yet will look for us itself."""
     names = storage.children(f"{COLLECTOR}/starting")
-    return any(StepStore(storage, f"{COLLECTOR}/starting/{name}").held() for name in names)
+    return any(_alive(LeaseBook(storage, f"{COLLECTOR}/starting/{name}")) for name in names)
+
+
+def _alive(announcement: LeaseBook) -> bool:
+    """Whether the run that announced itself still starts; one that has started takes its announcement away."""
+    try:
+        return isinstance(announcement.look(), Held)
+    except FileNotFoundError:
+        return False
 
 
 def _await_starting(storage: Storage) -> None:
     """Wait until every run that is starting has written its record, or is gone; clear away the latter's traces."""
     names = storage.children(f"{COLLECTOR}/starting")
     books = {name: LeaseBook(storage, f"{COLLECTOR}/starting/{name}") for name in names}
-    while any(isinstance(book.look(), Held) for book in books.values()):
+    while any(_alive(book) for book in books.values()):
         time.sleep(POLL_SECONDS)
     for name, book in books.items():
         if book.highest():

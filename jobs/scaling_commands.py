@@ -27,7 +27,7 @@ def scaling(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Overrides, as in ladder.budgets=[3e10,6e10]", metavar="[KEY=VALUE]..."),
+        typer.Argument(help="Overrides, as in ladder.budgets=[1e18]", metavar="[KEY=VALUE]..."),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show the rungs and what they cost, and end.")] = False,
     run: Annotated[bool, typer.Option("--run", help="First train every rung that is not done.")] = False,

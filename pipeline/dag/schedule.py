@@ -1,10 +1,10 @@
 """Which step may start next: edges, a bound on resources, and the longest road first. Pure: no clock, no threads.
 
 A step is ready once every step it needs is done and every step it comes after is over. Of the ready steps the one with
-the longest chain of steps hanging on it goes first (Hu's highest-level-first rule), so that training never queues behind
-evaluations that nothing waits for; ties keep the order of the list. Steps whose claims do not fit beside those that run
-are passed over for smaller ones, and a step that fits nowhere starts when nothing else claims anything, so that
-nothing waits for ever.
+the longest chain of steps hanging on it goes first (Hu's highest-level-first rule), of two equal ones the larger, then
+the earlier in the list; so training never queues behind evaluations that nothing waits for. Steps whose claims do not
+fit beside those that run are passed over for smaller ones, and a step that fits nowhere starts when nothing else claims
+anything, so that nothing waits for ever.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Schedule:
             self._levels[index] = 1 + max(
                 (self._levels[other] for other in self._dependants[index]), default=0
             )
-        self._ready: dict[_Claim, list[tuple[int, int]]] = {}
+        self._ready: dict[_Claim, list[tuple[int, float, int]]] = {}
         self._used: dict[str, float] = {}
         self._claiming = 0
         """Running steps that claim anything."""
@@ -49,7 +49,7 @@ class Schedule:
     def start_next(self) -> Step | None:
         """Take the next step that may start now; None when none may."""
         heads = [(queue[0], claim) for claim, queue in self._ready.items() if queue]
-        for (_, index), claim in sorted(heads):
+        for (_, _, index), claim in sorted(heads):
             if self._claiming == 0 or self._fits(claim):
                 heapq.heappop(self._ready[claim])
                 self._claiming += bool(claim)
@@ -93,7 +93,8 @@ class Schedule:
 
     def _push(self, index: int) -> None:
         claim = tuple(sorted(self._steps[index].resources.items()))
-        heapq.heappush(self._ready.setdefault(claim, []), (-self._levels[index], index))
+        size = sum(self._steps[index].resources.values())
+        heapq.heappush(self._ready.setdefault(claim, []), (-self._levels[index], -size, index))
 
     def _release(self, step: Step) -> None:
         self._claiming -= bool(step.resources)

@@ -1,6 +1,6 @@
 """How long training stands still for a checkpoint: written before going on, against written beside the training.
 
-    python -m tests.benchmarks.bench_checkpoint                    # demo size and 40M parameters, disk and S3
+    python -m tests.benchmarks.bench_checkpoint                    # demo size and some 40M parameters, disk and S3
     python -m tests.benchmarks.bench_checkpoint --sizes demo --storages disk --rounds 3
 
 Two ranks under FSDP2 on gloo train a model of random tokens. In each round the two ways take turns in one process, so
@@ -47,14 +47,18 @@ LENGTH, SEQUENCES = 128, 4
 CALM_STEPS = 4
 
 
+WIDTHS = {"small": 256, "medium": 512}
+
+
 def size_spec(name: str) -> ModelSpec:
-    """The demo's model, or one of about 40M parameters."""
+    """The demo's model, or a wider one."""
     if name == "demo":
         return replace(load_recipe("demo").model, max_sequence_length=LENGTH)
+    width = WIDTHS[name]
     return ModelSpec(
-        hidden_size=512,
-        intermediate_size=1376,
-        num_heads=8,
+        hidden_size=width,
+        intermediate_size=width * 43 // 16,
+        num_heads=width // 64,
         encoder_layers=4,
         concept_layers=2,
         decoder_layers=4,
@@ -210,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", nargs="+", default=["demo", "40M"])
+    parser.add_argument("--sizes", nargs="+", choices=["demo", *WIDTHS], default=["demo", "medium"])
     parser.add_argument("--storages", nargs="+", default=["disk", "s3"])
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)

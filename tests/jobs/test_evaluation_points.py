@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from pipeline.dag.lease import Lease, LeaseBook
 from pipeline.dag.step import Step, check_graph
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
+from tests.command_lines import ncp_lines, parse_command
 
+ROOT = Path(__file__).parents[2]
 PINS = {"stdlib-code": "c" * 64, "stdlib-prose": "d" * 64}
 EVERY = "stage1.evaluation.every_steps=80"
 
@@ -125,3 +128,8 @@ def test_questions_of_ones_own_are_identity_by_content_and_not_by_place() -> Non
     assert here == fingerprint({"mine": "1" * 64}, "runtime.locations.mine=hf://datasets/a/b")
     assert here != fingerprint({"mine": "2" * 64}, "runtime.locations.mine=/here")
     assert here != graph()["stage1-eval"].fingerprint
+
+
+@pytest.mark.parametrize("words", ncp_lines(ROOT / "docs" / "evaluation.md"), ids=" ".join)
+def test_every_command_of_the_page_on_evaluations_parses(words: list[str]) -> None:
+    parse_command(words)

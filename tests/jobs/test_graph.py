@@ -118,7 +118,9 @@ def test_a_gate_cannot_judge_an_evaluation_beside() -> None:
 
 
 def test_steps_claim_what_they_occupy() -> None:
-    recipe = load_recipe("demo", ["runtime.num_workers=3", "runtime.gpus_per_worker=1"])
+    recipe = load_recipe(
+        "demo", ["runtime.num_workers=3", "runtime.gpus_per_worker=1", "stage1.evaluation.when=beside"]
+    )
     steps = {step.name: step for step in build_graph(recipe, PINS)}
     assert steps["stage1"].resources == {"CPU": 1.5, "GPU": 3.0}
     assert steps["stage1-eval"].resources == {"CPU": 0.5, "GPU": 1.0}

@@ -30,6 +30,7 @@ def test_a_stage_costs_its_flops_at_the_stated_utilisation(storage: Storage) -> 
     cost = step_costs(storage, recipe, rows, H100)["stage1"]
     tokens = 1_366_138 * 4_194_304
     assert (cost.steps, cost.tokens) == (1_366_138, tokens)
+    assert cost.flops is not None and cost.gpu_hours is not None
     assert cost.flops == tokens * flops_per_token(recipe.model, 8192).total
     assert cost.gpu_hours == pytest.approx(cost.flops / (989.4e12 * 0.4 * 3600))
     assert cost.gpu_hours == pytest.approx(197_662, abs=1), "5.73e12 tokens of the 8.9B model"

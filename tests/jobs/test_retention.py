@@ -36,6 +36,11 @@ def _milestone(storage: Storage, step: int, *, attempt: int = 1, **marker: Any) 
     )
 
 
+def _named(step: int) -> dict[str, Any]:
+    """A stage in a run's record, stopping there."""
+    return {"name": "stage1", "kind": "stage", "key": KEY, "milestone": step, "needs": []}
+
+
 def _left(storage: Storage) -> list[int]:
     steps = StepStore(storage, KEY).milestones()
     assert [int(name[:9]) for name in storage.children(f"{KEY}/checkpoints")] == steps
@@ -57,7 +62,7 @@ def test_the_first_the_newest_the_final_and_the_permanent_are_kept(storage: Stor
 def test_what_a_run_names_is_kept(storage: Storage) -> None:
     for step in (0, 10, 20):
         _milestone(storage, step)
-    storage.create_json("runs/other/run.json", {"steps": [{"key": KEY, "milestone": 10}]})
+    storage.create_json("runs/other/run.json", {"steps": [_named(10)]})
     prune(storage, KEY, 1)
     assert _left(storage) == [0, 10, 20]
 
@@ -117,7 +122,7 @@ def test_pruning_keeps_exactly_what_has_a_reason_and_pruning_again_changes_nothi
     for step in steps:
         _milestone(storage, step, permanent=step in permanent)
     for step in named:
-        storage.create_json(f"runs/r{step}/run.json", {"steps": [{"key": KEY, "milestone": step}]})
+        storage.create_json(f"runs/r{step}/run.json", {"steps": [_named(step)]})
     retention = Retention(storage, KEY)
     for _ in range(2):
         retention.prune(1)

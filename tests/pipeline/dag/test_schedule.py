@@ -32,6 +32,15 @@ def test_training_starts_before_evaluations_that_nothing_waits_for() -> None:
     assert _startable(schedule) == ["eval-1"]
 
 
+def test_a_last_stage_that_nothing_hangs_on_starts_before_evaluations_too() -> None:
+    stage1 = _step("stage1", CPU=1)
+    steps = [stage1, _step("stage1-eval", "stage1", CPU=0.5), _step("stage2", "stage1", CPU=1)]
+    schedule = Schedule(steps, {"CPU": 2})
+    assert _startable(schedule) == ["stage1"]
+    schedule.finish(stage1, failed=False)
+    assert _startable(schedule) == ["stage2", "stage1-eval"]
+
+
 def test_a_step_too_large_for_the_cluster_runs_alone() -> None:
     steps = [_step("big", CPU=9), _step("small", CPU=1)]
     schedule = Schedule(steps, {"CPU": 2})
