@@ -222,9 +222,7 @@ class Storage:
         if not prefix:
             raise StorageError("storage: refusing to delete the storage root")
         if self.local:
-            shutil.rmtree(self.path(prefix), ignore_errors=False) if os.path.isdir(
-                self.path(prefix)
-            ) else None
+            shutil.rmtree(self.path(prefix), onerror=_unless_missing)
         else:
             with contextlib.suppress(FileNotFoundError):
                 self.fs.rm(self.path(prefix), recursive=True)
@@ -276,6 +274,12 @@ def _temporary_beside(path: str) -> str:
     directory, name = os.path.split(path)
     os.makedirs(directory, exist_ok=True)
     return os.path.join(directory, f".tmp-{name}-{uuid.uuid4().hex}")
+
+
+def _unless_missing(function: Any, path: str, error: Any) -> None:
+    """For `shutil.rmtree`: what another process deleted meanwhile is fine."""
+    if not issubclass(error[0], FileNotFoundError):
+        raise error[1]
 
 
 def _filesystem_options(url: str) -> dict[str, Any]:
