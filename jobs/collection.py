@@ -22,7 +22,7 @@ from typing import Any
 from curriculum.load import build
 from curriculum.schema import SourceSpec
 from jobs.initial_checkpoint import initial_pin_key
-from jobs.runs import list_runs, read_run
+from jobs.runs import run_records
 from pipeline.dag.lease import Held, Lease, LeaseBook, Superseded
 from pipeline.dag.store import StepStore
 from pipeline.data.pins import pin_key
@@ -47,8 +47,7 @@ class Unnamed:
 def unnamed(storage: Storage) -> list[Unnamed]:
     """Everything that no run names, as of now. Only reads."""
     keys, fingerprints, pins = set(), set(), set()
-    for run in list_runs(storage):
-        record = read_run(storage, run)
+    for record in run_records(storage):
         keys |= {step["key"] for step in record["steps"]}
         fingerprints |= {step["fingerprint"] for step in record["steps"]}
         for source, spec in record["recipe"]["sources"].items():

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.runs import list_runs, read_run
+from jobs.runs import read_run, run_records
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
@@ -42,8 +42,8 @@ def evaluation_points(storage: Storage, run: str) -> list[EvaluationPoint]:
 def awaiting_evaluation(storage: Storage, trajectory: str, milestones: Collection[int]) -> set[int]:
     """Those of `milestones` that some run wants evaluated and nobody has: retention leaves them alone."""
     waiting = set()
-    for run in list_runs(storage):
-        for step, of in _wanted(read_run(storage, run)):
+    for record in run_records(storage):
+        for step, of in _wanted(record):
             wanted = step["evaluates"]
             if of["key"] != trajectory or wanted not in milestones or wanted in waiting:
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from curriculum.errors import RecipeError
@@ -104,12 +104,21 @@ def list_runs(storage: Storage) -> list[str]:
     return [name for name in storage.children("runs") if storage.exists(_key(name))]
 
 
+def run_records(storage: Storage) -> Iterator[dict[str, Any]]:
+    """The records of all runs there are, by name. One that is removed while they are read is left out."""
+    for run in list_runs(storage):
+        try:
+            yield storage.read_json(_key(run))
+        except FileNotFoundError:
+            continue
+
+
 def named_milestones(storage: Storage, step_key: str) -> set[int]:
     """Milestones of one trajectory at which some run's stage stops."""
     return {
         step["milestone"]
-        for run in list_runs(storage)
-        for step in read_run(storage, run)["steps"]
+        for record in run_records(storage)
+        for step in record["steps"]
         if step["key"] == step_key and step["milestone"] is not None
     }
 

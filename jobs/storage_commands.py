@@ -13,7 +13,7 @@ from rich.table import Table
 from jobs.collection import Unnamed, collect, unnamed
 from jobs.exit_codes import FAILED
 from jobs.options import DEFAULT_STORAGE, JsonOption, StorageOption
-from jobs.runs import list_runs, read_run, remove_run
+from jobs.runs import list_runs, read_run, remove_run, run_records
 from jobs.status import run_status
 from jobs.terminal import byte_size, out, say
 from pipeline.dag.lease import Superseded
@@ -60,12 +60,7 @@ def rm(
     """Remove a run's record and log; its steps stay until `ncp gc`. Example: ncp runs rm demo-1a2b3c --yes"""
     opened = Storage(storage)
     record = read_run(opened, run)
-    others = {
-        step["key"]
-        for other in list_runs(opened)
-        if other != run
-        for step in read_run(opened, other)["steps"]
-    }
+    others = {step["key"] for other in run_records(opened) if other["run"] != run for step in other["steps"]}
     alone = [step for step in record["steps"] if step["key"] not in others]
     if not yes:
         say(f"would remove the record and log of {run}; its steps stay in storage")

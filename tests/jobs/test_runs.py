@@ -8,8 +8,9 @@ import pytest
 
 from curriculum.errors import RecipeError
 from curriculum.load import load_recipe
+from jobs import runs
 from jobs.graph import build_graph
-from jobs.runs import list_runs, named_milestones, read_run, record_run
+from jobs.runs import list_runs, named_milestones, read_run, record_run, run_records
 from pipeline.storage import Storage
 
 PINS = {"stdlib-code": "c" * 64, "stdlib-prose": "d" * 64}
@@ -53,3 +54,15 @@ def test_milestones_that_any_run_stops_at_are_named(storage: Storage) -> None:
     assert list_runs(storage) == ["long", "short"]
     key = next(step["key"] for step in read_run(storage, "short")["steps"] if step["name"] == "stage1")
     assert named_milestones(storage, key) == {200, 300}
+
+
+def test_a_run_that_is_removed_while_records_are_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention and `ncp gc` read all records; `ncp runs rm` beside them must not end a training or a collection."""
+    storage = Storage(str(tmp_path))
+    for run in ("a", "b"):
+        storage.write_json(f"runs/{run}/run.json", {"run": run, "steps": []})
+    monkeypatch.setattr(runs, "list_runs", lambda storage: ["a", "gone", "b"])
+    assert [record["run"] for record in run_records(storage)] == ["a", "b"]
+    assert named_milestones(storage, "steps/s") == set()
