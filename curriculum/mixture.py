@@ -47,15 +47,3 @@ def block_counts(weights: Mapping[str, float], block: int) -> dict[str, int]:
                 f"raise order_block to at least {math.ceil(total / exact[name])} or drop the source"
             )
     return counts
-
-
-def windows_needed(counts: Mapping[str, int], positions: int) -> dict[str, int]:
-    """At most this many windows of each source lie in the first `positions` positions of the order.
-
-    Exact when `positions` is a multiple of the block. Otherwise the last block is cut somewhere in its own
-    permutation, and the bound is what would be needed if it began with all windows of that source;
-    `pipeline.data.order.Order.draws` counts that block exactly.
-    """
-    block = sum(counts.values())
-    whole, rest = divmod(positions, block)
-    return {name: whole * count + min(rest, count) for name, count in counts.items()}

@@ -145,12 +145,3 @@ def _route_macs(spec: ModelSpec) -> float:
         macs += spec.decoder_layers * _crc_macs(spec, spec.concept_layers)
         macs += spec.decoder_layers * d if spec.crc.final_route else 0
     return macs
-
-
-def model_flops_utilization(
-    spec: ModelSpec, sequence_length: int, tokens_per_second: float, peak_flops: float
-) -> float:
-    """MFU: the share of the hardware's `peak_flops` (operations/s, all devices) that training tokens account for."""
-    if peak_flops <= 0:
-        raise ValueError(f"peak_flops = {peak_flops}: must be positive")
-    return tokens_per_second * flops_per_token(spec, sequence_length).total / peak_flops

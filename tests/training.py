@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,27 +27,39 @@ from tests.ncp_process import read_checkpoint
 SHARDS = "steps/shards-prose"
 """Where `tests.staged.stage_prose` is asked to put the shards of a small job."""
 
+SMALL_MODEL = replace(ModelSpec.preset("tiny"), hidden_size=32, intermediate_size=64, max_sequence_length=64)
 
-def small_job(storage_url: str, name: str, *, stop: int = 8, attempt: int = 1, **changes: Any) -> TrainJob:
-    stage = StageSpec(
-        mixture={"prose": 1.0},
-        tokens=stop * 512,
-        horizon_tokens=20 * 512,
-        sequence_length=64,
-        global_batch_tokens=512,
-        order_block=16,
-        seed=7,
-        optimizer=OptimizerSpec(lr=3e-3),
-        schedule=ScheduleSpec(warmup_steps=2),
-    )
+
+def small_job(
+    storage_url: str,
+    name: str,
+    *,
+    stop: int = 8,
+    attempt: int = 1,
+    stage_fields: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> TrainJob:
+    """Steps of 512 tokens of staged prose; `stage_fields` and `changes` replace fields of its stage and of the job."""
+    fields: dict[str, Any] = {
+        "mixture": {"prose": 1.0},
+        "tokens": stop * 512,
+        "horizon_tokens": 20 * 512,
+        "sequence_length": 64,
+        "global_batch_tokens": 512,
+        "order_block": 16,
+        "seed": 7,
+        "optimizer": OptimizerSpec(lr=3e-3),
+        "schedule": ScheduleSpec(warmup_steps=2),
+        **(stage_fields or {}),
+    }
     job = TrainJob(
         storage_url=storage_url,
         step_key=f"steps/{name}",
         attempt=attempt,
         run="test",
         stage_name="stage1",
-        stage=stage,
-        model=replace(ModelSpec.preset("tiny"), hidden_size=32, intermediate_size=64, max_sequence_length=64),
+        stage=StageSpec(**fields),
+        model=SMALL_MODEL,
         precision=PrecisionSpec(),
         shards={"prose": SHARDS},
         parent=None,
@@ -86,6 +99,16 @@ def join_group(rank: int, world_size: int, store: Path) -> None:
     dist.init_process_group(
         "gloo", store=dist.FileStore(str(store), world_size), rank=rank, world_size=world_size
     )
+
+
+@contextlib.contextmanager
+def one_rank(folder: Path) -> Iterator[None]:
+    """This process as a group of one."""
+    join_group(0, 1, folder / "group")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def rank_main(rank: int, world_size: int, store: Path, job: TrainJob) -> None:

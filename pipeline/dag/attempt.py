@@ -44,9 +44,6 @@ class StepContext:
     is_current: Callable[[], bool]
     """False once another attempt has taken the step over: stop, and publish nothing."""
 
-    def report_progress(self, **progress: Any) -> None:
-        self.store.write_progress(self.attempt, progress)
-
     def report_waiting(self, text: str) -> None:
         """What the attempt waits for, beside what it last said of itself."""
         last = self.store.progress() or {}

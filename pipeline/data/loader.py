@@ -153,16 +153,6 @@ class WindowLoader:
                 pass
         return tokens
 
-    def steps_supply(self, max_repetition: float = 1.0) -> int:
-        """How many whole steps there are before some source would be drawn more than `max_repetition` times over."""
-        low, high = 0, 1
-        while self._supplies(high, max_repetition):
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._supplies(middle, max_repetition) else (low, middle)
-        return low
-
     def _positions(self, step: int, rank: int, world_size: int) -> NDArray[np.int64]:
         first = step * self.windows_per_batch
         return np.arange(first + rank, first + self.windows_per_batch, world_size, dtype=np.int64)
@@ -179,10 +169,6 @@ class WindowLoader:
         following = (step + 1, rank, world_size)
         self._ahead = (following, self._prefetch.submit(self.tokens_at, self._positions(*following)))
         return tokens
-
-    def _supplies(self, steps: int, max_repetition: float) -> bool:
-        needed = self.order.draws(steps * self.windows_per_batch)
-        return all(needed[name] <= max_repetition * self.order.windows[name] for name in self.order.sources)
 
     def _micro_batch(self, positions: NDArray[np.int64], tokens: NDArray[np.uint32], rows: int) -> MicroBatch:
         real = len(tokens)

@@ -29,6 +29,7 @@ from ncp_model import NCPModel, build_model
 from ncp_model.flops import total_parameters
 from ncp_model.hf import save_pretrained
 from pipeline.data.tokenizer import Tokenizer
+from tests.jobs.evaluation.peers.choices import other_choices
 
 WINDOW = 2048
 BATCH_SIZES = (4, 16, 64)
@@ -155,16 +156,6 @@ def timed(run: Callable[[], list[float]]) -> tuple[list[float], float, float]:
     wall, cpu = time.perf_counter(), time.process_time()
     found = run()
     return found, time.perf_counter() - wall, time.process_time() - cpu
-
-
-def other_choices(requests: list[Request], one: list[float], other: list[float]) -> int:
-    """Questions whose likeliest choice differs."""
-    best: dict[str, list[tuple[float, int]]] = {}
-    for request, *values in zip(requests, one, other, strict=True):
-        found = best.setdefault(request.group, [(-1e300, -1), (-1e300, -1)])
-        for side, value in enumerate(values):
-            found[side] = max(found[side], (value, request.choice))
-    return sum(a[1] != b[1] for a, b in best.values())
 
 
 if __name__ == "__main__":

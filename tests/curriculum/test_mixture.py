@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from curriculum.mixture import block_counts, windows_needed
+from curriculum.mixture import block_counts
 
 weights_strategy = st.dictionaries(
     st.text("abcdefgh-/", min_size=1, max_size=6),
@@ -74,15 +74,3 @@ def test_a_source_that_would_vanish_is_an_error_with_the_block_it_needs():
 def test_a_mixture_that_means_nothing_is_refused_by_name(weights, block, message):
     with pytest.raises(ValueError, match=message):
         block_counts(weights, block)
-
-
-@given(st.integers(1, 50), st.integers(1, 50), st.integers(0, 10_000))
-def test_windows_needed_is_exact_at_whole_blocks_and_bounds_the_rest(a, b, positions):
-    counts = {"a": a, "b": b}
-    needed = windows_needed(counts, positions)
-    whole = positions // (a + b)
-    assert all(whole * counts[name] <= needed[name] <= (whole + 1) * counts[name] for name in counts)
-    if positions % (a + b) == 0:
-        assert sum(needed.values()) == positions
-    else:
-        assert sum(needed.values()) >= positions

@@ -10,17 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 
-from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
-from curriculum.schema import PrecisionSpec, ScheduleSpec, StabilitySpec, StageSpec
+from curriculum.schema import StabilitySpec
 from jobs.alerts import alert_keys, read_alert
 from jobs.batch_check import PoisonedBatch
 from jobs.metric_log import read_metrics
@@ -28,7 +25,6 @@ from jobs.stability import UnstableTraining
 from jobs.stop import preemption_reason
 from jobs.train_job import TrainJob
 from jobs.train_loop import NonFiniteLoss, train
-from pipeline.dag.holder import Holder
 from pipeline.dag.store import StepStore
 from pipeline.data.loader import WindowLoader
 from pipeline.data.manifest import Manifest
@@ -38,18 +34,16 @@ from tests.faults.failing_proxy import FailingProxy
 from tests.ncp_process import ROOT
 from tests.s3_server import ACCESS, SECRET, WEED, s3_server
 from tests.staged import stage_prose
+from tests.training import SHARDS, hold, one_rank, small_job
 
-SHARDS = "steps/shards-prose"
 LENGTH, BATCH = 64, 512
 WINDOWS = BATCH // LENGTH
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_rank(tmp_path_factory.mktemp("group")):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,41 +54,17 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
 
 
 def _job(storage: Storage, name: str, *, stop: int, attempt: int = 1, **stage: Any) -> TrainJob:
-    job = TrainJob(
-        storage_url=storage.url,
-        step_key=f"steps/{name}",
-        attempt=attempt,
-        run="test",
-        stage_name="stage1",
-        stage=StageSpec(
-            **{
-                "mixture": {"prose": 1.0},
-                "tokens": stop * BATCH,
-                "horizon_tokens": 1000 * BATCH,
-                "sequence_length": LENGTH,
-                "global_batch_tokens": BATCH,
-                "order_block": 16,
-                "seed": 7,
-                "optimizer": OptimizerSpec(lr=3e-3),
-                "schedule": ScheduleSpec(warmup_steps=2),
-                **stage,
-            }
-        ),
-        model=replace(
-            ModelSpec.preset("tiny"), hidden_size=32, intermediate_size=64, max_sequence_length=LENGTH
-        ),
-        precision=PrecisionSpec(),
-        shards={"prose": SHARDS},
-        parent=None,
-        tokens_before=0,
-        stop_step=stop,
-        micro_batch_size=8,
-        checkpoint_every_steps=5,
-        log_every_steps=1,
+    return hold(
+        small_job(
+            storage.url,
+            name,
+            stop=stop,
+            attempt=attempt,
+            stage_fields={"horizon_tokens": 1000 * BATCH, **stage},
+            micro_batch_size=8,
+            checkpoint_every_steps=5,
+        )
     )
-    record = {"run": job.run, "holder": Holder.here().record(), "at": 0}
-    storage.create_json(f"{job.step_key}/lease/{attempt:06d}.json", record)
-    return job
 
 
 class _Worker:

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from curriculum.errors import RecipeError
 from curriculum.load import load_recipe, plain
 from curriculum.model_spec import ConceptSpec, CrcSpec, IrcSpec, ModelSpec, NcpSpec, VqSpec
-from curriculum.optimizer_spec import OptimizerSpec
-from curriculum.schema import InitSpec, PrecisionSpec, StageSpec
+from curriculum.schema import InitSpec
 from curriculum.tokens import tokens_before
 from jobs.graph import build_graph
 from jobs.initial_checkpoint import InitialCheckpoint, check_load, initial_names, load_pinned, pin_checkpoint
@@ -27,16 +25,15 @@ from jobs.train_loop import train
 from jobs.transition import describe_transition, transition_banner
 from ncp_model import build_model
 from ncp_model.hf import save_pretrained
-from pipeline.dag.holder import Holder
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 from tests.ncp_process import SMALL, read_checkpoint
 from tests.staged import stage_prose
+from tests.training import SHARDS, SMALL_MODEL, hold, one_rank, small_job
 
-SHARDS = "steps/shards-prose"
 ORIGIN = "steps/origin-0123456789ab"
 MARKER = f"{ORIGIN}/milestones/000000004.json"
-NCP = replace(ModelSpec.preset("tiny"), hidden_size=32, intermediate_size=64, max_sequence_length=64)
+NCP = SMALL_MODEL
 VANILLA = replace(
     NCP,
     concept_layers=0,
@@ -49,11 +46,9 @@ VANILLA = replace(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_rank(tmp_path_factory.mktemp("group")):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -76,36 +71,8 @@ def storage(origin: Storage, tmp_path: Path) -> Storage:
 def _job(
     storage: Storage, key: str, *, stop: int, load: str = "weights+optimizer", **changes: Any
 ) -> TrainJob:
-    record = {"run": "test", "holder": Holder.here().record(), "at": 0}
-    storage.create_json(f"{key}/lease/000001.json", record)
-    job = TrainJob(
-        storage_url=storage.url,
-        step_key=key,
-        attempt=1,
-        run="test",
-        stage_name="stage1",
-        stage=StageSpec(
-            mixture={"prose": 1.0},
-            tokens=stop * 512,
-            horizon_tokens=20 * 512,
-            sequence_length=64,
-            global_batch_tokens=512,
-            order_block=16,
-            seed=7,
-            optimizer=OptimizerSpec(lr=3e-3),
-            init=InitSpec(load=load),
-        ),
-        model=NCP,
-        precision=PrecisionSpec(),
-        shards={"prose": SHARDS},
-        parent=None,
-        tokens_before=0,
-        stop_step=stop,
-        micro_batch_size=8,
-        checkpoint_every_steps=100,
-        log_every_steps=1,
-    )
-    return replace(job, **changes)
+    settings = {"step_key": key, "micro_batch_size": 8, "checkpoint_every_steps": 100, **changes}
+    return hold(small_job(storage.url, "", stop=stop, stage_fields={"init": InitSpec(load=load)}, **settings))
 
 
 def _tensors(storage: Storage, key: str, step: int) -> dict[str, torch.Tensor]:

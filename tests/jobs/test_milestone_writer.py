@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from curriculum.load import load_recipe
 from curriculum.model_spec import ModelSpec
@@ -23,17 +22,16 @@ from pipeline.dag.holder import Holder
 from pipeline.dag.lease import Superseded
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
+from tests.training import one_rank
 
 SPEC = replace(ModelSpec.preset("tiny"), hidden_size=32, intermediate_size=64)
 KEY = "steps/stage1-0123456789ab"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_rank(tmp_path_factory.mktemp("group")):
+        yield
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from ncp_model.flops import (
     adaptation_parameters,
     flops_per_token,
     mean_visible_keys,
-    model_flops_utilization,
     parameter_counts,
     total_parameters,
 )
@@ -162,13 +161,6 @@ def test_visible_keys_are_counted_exactly() -> None:
     assert mean_visible_keys(8192, 4096) == 3072.25
     for length, window in ((7, 3), (3, 7), (5, 5)):
         assert mean_visible_keys(length, window) == sum(min(t + 1, window) for t in range(length)) / length
-
-
-def test_utilisation() -> None:
-    per_token = flops_per_token(NCP, 8192).total
-    assert model_flops_utilization(NCP, 8192, 1000.0, per_token * 2000) == 0.5
-    with pytest.raises(ValueError, match="peak_flops = 0"):
-        model_flops_utilization(NCP, 8192, 1.0, 0)
 
 
 def test_pricing_a_model_does_not_load_torch() -> None:

@@ -209,15 +209,6 @@ def test_the_fixed_batch_is_the_beginning_of_the_order(loader):
     assert torch.equal(loader.fixed_batch(G), loader.batch(0, 0, 1, G)[0].input_ids)
 
 
-def test_the_supply_in_steps_is_where_the_first_source_runs_out(loader):
-    steps = loader.steps_supply(1.0)
-    fits = loader.order.draws(steps * G)
-    exceeds = loader.order.draws((steps + 1) * G)
-    assert all(fits[name] <= loader.order.windows[name] for name in fits)
-    assert any(exceeds[name] > loader.order.windows[name] for name in exceeds)
-    assert loader.steps_supply(2.0) > steps
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -26,6 +26,7 @@ from jobs.evaluation.tasks import TASKS
 from ncp_model import ModelSpec, build_model
 from ncp_model.hf import save_pretrained
 from pipeline.data.tokenizer import Tokenizer
+from tests.jobs.evaluation.peers.choices import other_choices
 
 WINDOW = 1024
 LABELS = ("arc_easy_rc_0shot", "arc_easy_test_rc_5shot", "arc_easy_test_mc_5shot")
@@ -103,15 +104,6 @@ def main(tokenizer_file: str, asset: str, limit: int) -> None:
 def ours(model, tokenizer, requests: list[Request]) -> list[float]:
     scores = score_requests(model, tokenizer, requests, sequence_length=WINDOW)
     return [score.log_probability for score in scores if score is not None]
-
-
-def other_choices(requests: list[Request], one: list[float], other: list[float]) -> int:
-    best: dict[str, list[tuple[float, int]]] = {}
-    for request, *values in zip(requests, one, other, strict=True):
-        found = best.setdefault(request.group, [(-1e300, -1), (-1e300, -1)])
-        for side, value in enumerate(values):
-            found[side] = max(found[side], (value, request.choice))
-    return sum(a[1] != b[1] for a, b in best.values())
 
 
 if __name__ == "__main__":
