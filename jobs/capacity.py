@@ -33,8 +33,24 @@ class Demand:
         return f"{self.count} x {each}"
 
 
+def open_nodes() -> list[Mapping[str, Any]]:
+    """What `ray.nodes()` lists, without the nodes that are being drained: nothing new is placed on those."""
+    import ray
+
+    draining = draining_nodes()
+    return [node for node in ray.nodes() if node["NodeID"] not in draining]
+
+
+def draining_nodes() -> set[str]:
+    """Ids of the nodes that will be taken away. No public call tells without being a barrier of all training workers
+    (`ray.train.get_preemption_info`); this is what Ray Train 2.60 itself asks."""
+    from ray._private.state import state
+
+    return set(state.get_draining_nodes())
+
+
 def places(nodes: Iterable[Mapping[str, Any]], demand: Demand) -> int:
-    """How many of the demand's processes the living nodes of `ray.nodes()` could hold if they were empty."""
+    """How many of the demand's processes the living ones of these nodes, as `ray.nodes()` lists them, could hold if they were empty."""
     total = 0
     for node in nodes:
         if not node["Alive"]:
@@ -69,12 +85,10 @@ class WaitingForNodes:
 
     def look(self) -> bool:
         """Whether something is missing. Cheap when called too often."""
-        import ray
-
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + LOOK_SECONDS
-        missing = shortage(ray.nodes(), self._demand)
+        missing = shortage(open_nodes(), self._demand)
         if missing != self._told:
             self._say(missing or "the cluster is large enough again")
         self._told = missing

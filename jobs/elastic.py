@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from curriculum.schema import RuntimeSpec
-from jobs.capacity import places
+from jobs.capacity import open_nodes, places
 from jobs.preflight import training_demand
 
 SETTLE_SECONDS = 10.0
@@ -42,13 +42,12 @@ def worker_count(room: int, runtime: RuntimeSpec) -> int:
 
 def free_resources() -> list[Mapping[str, Any]]:
     """What every node has free at this moment."""
-    import ray
     from ray._private.state import (
         available_resources_per_node,
     )  # there is no public call that tells it by node
 
     free = available_resources_per_node()
-    return [{**node, "Resources": free.get(node["NodeID"], {})} for node in ray.nodes()]
+    return [{**node, "Resources": free.get(node["NodeID"], {})} for node in open_nodes()]
 
 
 def choose_workers(

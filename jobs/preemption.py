@@ -8,7 +8,6 @@ retry.
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import select
@@ -17,6 +16,8 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
+
+from jobs.capacity import draining_nodes
 
 DRAIN_POLL_SECONDS = 5.0
 
@@ -66,7 +67,11 @@ def _drain() -> str:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return ""
-    with contextlib.suppress(Exception):  # a look at the cluster that fails is no notice
-        if ray.get_runtime_context().get_node_id() in ray._private.state.state.get_draining_nodes():
-            return "its node is being drained"
-    return ""
+    try:
+        drained = ray.get_runtime_context().get_node_id() in draining_nodes()
+    except (
+        ray.exceptions.RayError
+    ) as error:  # a look at the cluster that fails is no notice; the next may succeed
+        print(f"could not ask whether this node is being drained: {error}", file=sys.stderr)
+        return ""
+    return "its node is being drained" if drained else ""

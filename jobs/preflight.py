@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from curriculum.schema import RuntimeSpec
-from jobs.capacity import Demand, places, shortage
+from jobs.capacity import Demand, open_nodes, places, shortage
 from pipeline.storage import Storage
 
 
@@ -32,13 +32,13 @@ def preflight(
     """
     import ray
 
-    missing = shortage(ray.nodes(), training_demand(runtime))
+    missing = shortage(open_nodes(), training_demand(runtime))
     if missing is not None and runtime.cluster_grows:
         say(f"the cluster will have to grow for training: {missing.removeprefix('waiting for a node: ')}")
     elif missing is not None and os.environ.get("RAY_ADDRESS"):
         say(missing)
         _await_nodes(runtime)
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = [node for node in open_nodes() if node["Alive"]]
     if not runtime.cluster_grows:
         check_resources(ray.cluster_resources(), runtime, beside=beside)
         check_places(nodes, runtime)
@@ -64,10 +64,8 @@ def staging_demand(runtime: RuntimeSpec) -> Demand:
 
 
 def _await_nodes(runtime: RuntimeSpec) -> None:
-    import ray
-
     give_up = time.monotonic() + runtime.node_wait_seconds
-    while shortage(ray.nodes(), training_demand(runtime)) is not None and time.monotonic() < give_up:
+    while shortage(open_nodes(), training_demand(runtime)) is not None and time.monotonic() < give_up:
         time.sleep(1.0)
 
 

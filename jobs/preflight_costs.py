@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
-from jobs.capacity import places
+from jobs.capacity import open_nodes, places
 from jobs.preflight import PreflightError, training_demand
 from ncp_model.flops import flops_per_token
 from ncp_model.memory import checkpoint_bytes, step_memory
@@ -23,9 +23,7 @@ PROBE_BYTES = 32 * 1024 * 1024
 
 def preflight_costs(storage: Storage, recipe: Recipe, *, say: Callable[[str], None]) -> None:
     """Whether a step fits in memory, and what checkpoints cost. Raises PreflightError; warnings go to `say`."""
-    import ray
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = [node for node in open_nodes() if node["Alive"]]
     capacity, where = worker_capacity(nodes, recipe.runtime)
     warnings = [check_step_fits(recipe, capacity, where) if capacity else None]
     if recipe.runtime.peak_flops_per_worker > 0:

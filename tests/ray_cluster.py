@@ -195,8 +195,24 @@ class RayWorker(RayNode):
         self._wait(self._known)
         return self
 
+    def drain(self) -> None:
+        """Say to the cluster that this machine is about to be taken away, as an autoscaler does for a spot instance."""
+        command = [
+            *(str(Path(sys.executable).parent / "ray"), "drain-node"),
+            f"--address={self._head.gcs_address}",
+            f"--node-id={self._state()['node_id']}",
+            "--reason=DRAIN_NODE_REASON_PREEMPTION",
+            "--reason-message=the machine will be taken away",
+            "--deadline-remaining-seconds=600",
+        ]
+        subprocess.run(command, env={**os.environ, **self._head.environment}, check=True)
+
     def _known(self) -> bool:
-        return any(node["node_ip"] == self._ip and node["state"] == "ALIVE" for node in self._head.nodes())
+        return self._state().get("state") == "ALIVE"
+
+    def _state(self) -> dict[str, str]:
+        """What the cluster says of this node; nothing before it joined."""
+        return next((node for node in self._head.nodes() if node["node_ip"] == self._ip), {})
 
 
 def _autoscaler(gcs_address: str, cpus: int) -> dict[str, Any]:

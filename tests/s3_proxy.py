@@ -36,6 +36,10 @@ class FaultyProxy(http.server.ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.slow_downs = self.resets = self.after_success = 0
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
     def fault(self) -> str:
         with self.lock:
             if self.random.random() >= self.share:

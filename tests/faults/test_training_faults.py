@@ -6,6 +6,8 @@ import os
 import pickle
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from pipeline.dag.store import StepStore
 from tests.faults.crash_points import crash_at
 from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import (
+    ROOT,
     SMALL,
     NcpProcess,
     copy_staged,
@@ -102,7 +105,52 @@ def test_storage_that_refuses_a_checkpoint_costs_an_attempt_and_no_bit(
     assert_same_trajectory(storage, uninterrupted, STOP)
 
 
-def test_a_full_disk_costs_an_attempt_and_no_bit(storage: Path, uninterrupted: Path) -> None:
+FULL_DISK = """
+mount -t tmpfs -o size=$SIZE tmpfs $DISK
+cp -r $STAGED $DISK/store
+timeout 900 $NCP --storage $DISK/store run $RECIPE runtime.retries=1 > $OUT/first.log 2>&1 || echo $? > $OUT/first.code
+rm $DISK/store/ballast
+timeout 900 $NCP --storage $DISK/store run $RECIPE > $OUT/second.log 2>&1 || echo $? > $OUT/second.code
+cp -r $DISK/store $OUT/store
+"""
+
+
+def test_a_disk_that_is_full_ends_the_run_and_a_freed_one_goes_on_to_the_same_bits(
+    storage: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """A file system of its own, in a namespace that ends with its processes; a file on it takes the room of the later milestones."""
+    milestone = _bytes(uninterrupted / _store(uninterrupted).key) // len(milestones(uninterrupted, "stage1"))
+    (storage / "ballast").write_bytes(bytes(30 * milestone))
+    out, disk = tmp_path / "out", tmp_path / "disk"
+    for folder in (out, disk):
+        folder.mkdir()
+    environment = {
+        "SIZE": str(_bytes(storage) + 5 * milestone),
+        "DISK": str(disk),
+        "STAGED": str(storage),
+        "OUT": str(out),
+        "NCP": f"{sys.executable} -m jobs.cli",
+        "RECIPE": SMALL,
+    }
+    subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", FULL_DISK],
+        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        check=True,
+    )
+    first = (out / "first.log").read_text()
+    assert "No space left on device" in first and (out / "first.code").read_text().strip() == "1", first
+    assert not (out / "second.code").exists(), (out / "second.log").read_text()
+    assert_same_trajectory(out / "store", uninterrupted, STOP)
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_file_that_may_grow_no_further_costs_an_attempt_and_no_bit(
+    storage: Path, uninterrupted: Path
+) -> None:
     run = NcpProcess(storage, "run", SMALL)
     run.wait_until(lambda: 10 in milestones(storage, "stage1"))
     for worker in training_workers(run.process.pid):

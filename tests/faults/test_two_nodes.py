@@ -118,6 +118,24 @@ def test_another_node_takes_over_the_training_of_a_lost_one(
     assert_same_trajectory(storage, uninterrupted, STOP)
 
 
+def test_a_node_that_is_drained_costs_a_milestone_and_no_retry(
+    head: RayHead, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """The training worker on the drained node hears of it, all stop after the same step, and another node goes on."""
+    storage = tmp_path / "store"
+    copy_staged(uninterrupted, storage)
+    with RayWorker(tmp_path, head, ip="127.0.0.2") as worker:
+        submit(head, storage, "runtime.retries=0")
+        wait_for(lambda: 20 in milestones(storage, "stage1"))
+        worker.drain()
+        wait_for(lambda: "waiting for a node: 2 x 0.5 CPU needed" in log(storage))
+        assert worker.pids(), "the node is still there: it was left, not lost"
+        with RayWorker(tmp_path, head, ip="127.0.0.3"):
+            wait_for(lambda: finished(storage))
+    assert "its node is being drained" in log(storage) and "stage1: retrying" not in log(storage)
+    assert_same_trajectory(storage, uninterrupted, STOP)
+
+
 def test_a_node_lost_while_it_evaluates_is_replaced_and_the_result_is_the_same(
     head: RayHead, uninterrupted: Path, evaluated: Path, tmp_path: Path
 ) -> None:

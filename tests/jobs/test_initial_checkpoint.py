@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +30,9 @@ from ncp_model.hf import save_pretrained
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 from tests.ncp_process import SMALL, read_checkpoint
+from tests.s3_server import s3_environment, s3_server
 from tests.staged import stage_prose
-from tests.training import SHARDS, SMALL_MODEL, hold, one_rank, small_job
+from tests.training import SHARDS, SMALL_MODEL, assert_equal, hold, one_rank, small_job
 
 ORIGIN = "steps/origin-0123456789ab"
 MARKER = f"{ORIGIN}/milestones/000000004.json"
@@ -122,6 +125,33 @@ def test_a_folder_of_safetensors_gives_its_weights(spec: ModelSpec, storage: Sto
     job = _started(storage, initial, "weights", model=spec)
     ours = _tensors(storage, job.step_key, 0)
     assert all(torch.equal(ours[f"model/{name}"], tensor) for name, tensor in weights.items())
+
+
+def test_a_checkpoint_on_s3_is_the_same_start(storage: Storage, origin: Storage, tmp_path: Path) -> None:
+    """A milestone is read from there by DCP, safetensors are fetched once a node and leave no copy behind."""
+    published = tmp_path / "published"
+    save_pretrained(build_model(NCP, seed=3).state_dict(), NCP, published)
+    (tmp_path / "s3").mkdir()
+    with s3_server(tmp_path / "s3") as port, s3_environment(f"http://127.0.0.1:{port}"):
+        bucket = Storage("s3://ncp/base")
+        for root, folder in ((origin.path(ORIGIN), ORIGIN), (published, "published")):
+            for file in Path(root).rglob("*"):
+                if file.is_file():
+                    bucket.write_bytes(f"{folder}/{file.relative_to(root)}", file.read_bytes())
+        for near, far, load, step in (
+            (origin.uri(MARKER), bucket.uri(MARKER), "weights+optimizer", 4),
+            (str(published), bucket.uri("published"), "weights", 0),
+        ):
+            here, there = pin_checkpoint(storage, near, near), pin_checkpoint(storage, far, far)
+            assert (there.digest, there.step) == (here.digest, step)
+            tensors = []
+            for initial in (here, there):
+                child = f"steps/child-{hashlib.sha256(initial.url.encode()).hexdigest()[:12]}"
+                job = _job(storage, child, stop=0, load=load, initial=initial)
+                train(job)
+                tensors.append(_tensors(storage, job.step_key, 0))
+            assert_equal(*tensors)
+    assert not list(Path(tempfile.gettempdir()).glob(f"ncp-init-{there.digest[:16]}"))
 
 
 def test_another_model_is_named_field_by_field(storage: Storage, origin: Storage) -> None:

@@ -28,7 +28,7 @@ from pipeline.dag.runner import StepContext, run_steps
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
 from pipeline.storage import Storage
-from tests.s3_server import ACCESS, SECRET, s3_server
+from tests.s3_server import s3_environment, s3_server
 
 
 class _Crash(BaseException):
@@ -229,11 +229,8 @@ def test_runners_that_crash_on_a_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fast")
-def test_runners_that_crash_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with s3_server(tmp_path) as port:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+def test_runners_that_crash_on_s3(tmp_path: Path) -> None:
+    with s3_server(tmp_path) as port, s3_environment(f"http://127.0.0.1:{port}"):
         _scenario(_World("s3://ncp/crashes", lies=2), STEPS, RUNNERS)
 
 

