@@ -121,7 +121,7 @@ class InitSpec:
 
     from_: str | None = None
     """Name of an earlier stage, whose milestone at its stop is loaded; or a checkpoint from outside the run: a name whose
-    place is in `runtime.locations`, or the place itself (`jobs.initial_checkpoint`). Written `from:` in YAML."""
+    place is in `runtime.locations`, or the place itself (`jobs.training.initial_checkpoint`). Written `from:` in YAML."""
     load: str = "weights+optimizer"
     """`weights`, or `weights+optimizer` (OLMo 3's transition): step and data position start anew. `full` goes on at the
     parent's step, data position and skip window, under the stage's own schedule. The seed is always the stage's own."""
@@ -214,7 +214,7 @@ class RuntimeSpec:
 
     num_workers: int | tuple[int, int] = 2
     """Training workers; `[min, max]` is elastic: as many as the cluster has room for, asked at every attempt, and more
-    from a milestone on when there is room for more (jobs/elastic.py)."""
+    from a milestone on when there is room for more (jobs/training/elastic.py)."""
     elastic_check_seconds: float = 30.0
     """How often an elastic stage looks for room for more workers."""
     shard_size: int = 0

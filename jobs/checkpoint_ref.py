@@ -77,7 +77,7 @@ def load_checkpoint(
     storage: Storage, reference: CheckpointRef, device: str = "cpu"
 ) -> tuple[NCPModel, Tokenizer]:
     """The whole model on one device, and its tokenizer."""
-    from jobs.milestones import load_milestone
+    from jobs.training.milestones import load_milestone
     from ncp_model import build_model
     from pipeline.data.tokenizer import Tokenizer
 

@@ -11,24 +11,24 @@ from typing import Annotated
 import typer
 
 from curriculum.errors import RecipeError
-from jobs import (
-    checkpoint_commands,
-    compare_commands,
-    data_commands,
-    doctor_commands,
-    evaluation_commands,
-    monitor_commands,
-    run_commands,
-    scaling_commands,
-    storage_commands,
-    watch_commands,
-)
 from jobs.assets import AssetError
+from jobs.cluster.preflight import PreflightError
+from jobs.commands import (
+    checkpoints,
+    compare,
+    data,
+    doctor,
+    evaluation,
+    monitor,
+    run,
+    scaling,
+    storage,
+    watch,
+)
+from jobs.commands.terminal import out
 from jobs.evaluation.comparison import ComparisonError
 from jobs.evaluation.suites import SuiteError
 from jobs.exit_codes import USAGE
-from jobs.preflight import PreflightError
-from jobs.terminal import out
 from pipeline.data.errors import ShardError, SourceError
 from pipeline.storage import StorageError
 
@@ -38,24 +38,24 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Train latent-space language models by next-concept prediction on the OLMo 3 curriculum, on Ray.",
 )
-app.command()(run_commands.plan)
-app.command()(run_commands.run)
-app.command()(run_commands.submit)
-app.command()(monitor_commands.status)
-app.command()(monitor_commands.dashboard)
-app.command()(watch_commands.logs)
-app.command()(watch_commands.stop)
-app.command()(monitor_commands.report)
-app.command()(compare_commands.compare)
-app.command(name="eval")(evaluation_commands.evaluate)
-app.command()(scaling_commands.scaling)
-app.command()(checkpoint_commands.generate)
-app.command()(checkpoint_commands.export)
-app.command()(data_commands.which_docs)
-app.command()(storage_commands.gc)
-app.command()(doctor_commands.doctor)
-app.add_typer(storage_commands.app, name="runs")
-app.add_typer(data_commands.app, name="data")
+app.command()(run.plan)
+app.command()(run.run)
+app.command()(run.submit)
+app.command()(monitor.status)
+app.command()(monitor.dashboard)
+app.command()(watch.logs)
+app.command()(watch.stop)
+app.command()(monitor.report)
+app.command()(compare.compare)
+app.command(name="eval")(evaluation.evaluate)
+app.command()(scaling.scaling)
+app.command()(checkpoints.generate)
+app.command()(checkpoints.export)
+app.command()(data.which_docs)
+app.command()(storage.gc)
+app.command()(doctor.doctor)
+app.add_typer(storage.app, name="runs")
+app.add_typer(data.app, name="data")
 
 
 @app.command()

@@ -21,8 +21,8 @@ from typing import Any
 
 from curriculum.load import build
 from curriculum.schema import SourceSpec
-from jobs.initial_checkpoint import initial_pin_key
 from jobs.runs import run_records
+from jobs.training.initial_checkpoint import initial_pin_key
 from pipeline.dag.lease import Held, Lease, LeaseBook, Superseded
 from pipeline.dag.store import StepStore
 from pipeline.data.pins import pin_key

@@ -130,7 +130,7 @@ def _ray(address: str | None) -> Check:
         where = os.environ.get("RAY_ADDRESS")
         found = f"RAY_ADDRESS is {where}" if where else "none named; ncp run starts a local one"
         return Check(name="ray cluster", ok=True, needed=False, found=redact(found))
-    from jobs.ray_jobs import job_client
+    from jobs.cluster.ray_jobs import job_client
 
     try:
         version = job_client(address).get_version()

@@ -17,7 +17,7 @@ from typing import Any
 
 from curriculum.schema import GateSpec, StageSpec
 from jobs.evaluation.mixture import mixture_average
-from jobs.metric_log import MetricRow
+from jobs.training.metric_log import MetricRow
 from pipeline.dag.runner import Blocked, Refused
 from pipeline.storage import Storage
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, RuntimeSpec
+from jobs.cluster.preflight import cluster_capacity, preflight
+from jobs.cluster.preflight_costs import preflight_costs
+from jobs.cluster.ray_session import ray_session
 from jobs.collection import starting
-from jobs.display import RunDisplay
 from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
 from jobs.graph import (
@@ -19,12 +21,9 @@ from jobs.graph import (
     tokenizer_sources,
     used_sources,
 )
-from jobs.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
-from jobs.notify import Notifier
-from jobs.preflight import cluster_capacity, preflight
-from jobs.preflight_costs import preflight_costs
-from jobs.ray_session import ray_session
-from jobs.run_log import RunLog
+from jobs.monitoring.display import RunDisplay
+from jobs.monitoring.notify import Notifier
+from jobs.monitoring.run_log import RunLog
 from jobs.runs import check_run_name, record_run
 from jobs.selection import (
     Selection,
@@ -42,6 +41,7 @@ from jobs.stop import (
     stop_on_signals,
     withdraw_run_stop,
 )
+from jobs.training.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
 from pipeline.dag.plan import PlannedStep, make_plan
 from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
 from pipeline.dag.step import Step

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from curriculum.schema import EvaluationSpec
-from jobs.evaluation_job import EvaluationJob
-from jobs.train_loop import train
+from jobs.evaluation_runs.job import EvaluationJob
+from jobs.training.train_loop import train
 from pipeline.storage import Storage
 from tests.staged import stage_prose
 from tests.training import SHARDS, SMALL_MODEL, one_rank, small_job

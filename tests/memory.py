@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from jobs.train_job import TrainJob
-from jobs.train_loop import build_sharded
+from jobs.training.train_job import TrainJob
+from jobs.training.train_loop import build_sharded
 from ncp_model.init import initialize_weights
 from ncp_model.losses import loss_counts
 from ncp_model.optim import clip_grad_norm

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from jobs.checkpoint import load_tensors
+from jobs.training.checkpoint import load_tensors
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
@@ -115,7 +115,7 @@ def milestone_tensors(storage: Path, stage: str, step: int) -> dict[str, torch.T
 def read_checkpoint(storage: Storage, marker: dict[str, Any]) -> dict[str, torch.Tensor]:
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    from jobs.checkpoint import SafeFileReader, SafeFsspecReader
+    from jobs.training.checkpoint import SafeFileReader, SafeFsspecReader
 
     reader = SafeFileReader if storage.local else SafeFsspecReader
     held = reader(storage.uri(marker["data"])).read_metadata().state_dict_metadata

@@ -11,7 +11,7 @@ import torch
 
 from curriculum.load import load_recipe
 from curriculum.tokens import stage_steps
-from jobs.preflight import training_demand
+from jobs.cluster.preflight import training_demand
 from ncp_model import build_model
 from ncp_model.flops import flops_per_token, total_parameters
 from ncp_model.muon import Muon

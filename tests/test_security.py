@@ -18,7 +18,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {("os", "system"), ("torch", "load"), ("yaml", "load"), ("marshal", "loads")}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 ALLOWED = {
-    ("jobs/checkpoint.py", "pickle"),  # an Unpickler with a list of allowed classes
+    ("jobs/training/checkpoint.py", "pickle"),  # an Unpickler with a list of allowed classes
 }
 
 

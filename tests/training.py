@@ -16,9 +16,9 @@ import torch.multiprocessing as mp
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
 from curriculum.schema import PrecisionSpec, ScheduleSpec, StageSpec
-from jobs.metric_log import read_metrics
-from jobs.train_job import TrainJob
-from jobs.train_loop import train
+from jobs.training.metric_log import read_metrics
+from jobs.training.train_job import TrainJob
+from jobs.training.train_loop import train
 from pipeline.dag.holder import Holder
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from html import escape
 
+from jobs.monitoring.run_overview import RunOverview
+from jobs.monitoring.status import duration
 from jobs.report.bars import bar
 from jobs.report.scale import MISSING, number, percent, si
 from jobs.report.tables import status_pill, table
-from jobs.run_overview import RunOverview
-from jobs.status import duration
 
 _HEAD = (
     "<tr><th></th><th class='left'>Run</th><th class='left'>State</th><th class='rare'>Steps</th><th>Tokens</th><th>Loss</th>"

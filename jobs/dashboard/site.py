@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from curriculum.errors import RecipeError
-from jobs.compare_view import first_against_others
 from jobs.dashboard.live import LIVE_SCRIPT
 from jobs.dashboard.run_table import run_table
-from jobs.metric_series import MetricSeries
+from jobs.monitoring.compare_view import first_against_others
+from jobs.monitoring.metric_series import MetricSeries
+from jobs.monitoring.run_overview import RunOverview, run_overview
+from jobs.monitoring.run_report import run_report
 from jobs.report.model import Curve
 from jobs.report.page import document, several_runs
 from jobs.report.scale import thin
 from jobs.report.sections import run_sections
-from jobs.run_overview import RunOverview, run_overview
-from jobs.run_report import run_report
 from jobs.runs import check_run_name, list_runs
 from pipeline.storage import Storage
 

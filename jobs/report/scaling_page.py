@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from jobs.evaluation.scaling import Efficiency, LadderPoint
-from jobs.ladder_runs import BASELINE, CANDIDATE, FamilyLaws, LadderResult, RungRun
+from jobs.evaluation_runs.ladder import BASELINE, CANDIDATE, FamilyLaws, LadderResult, RungRun
 from jobs.report.scale import number, si
 from jobs.report.style import CSS
 

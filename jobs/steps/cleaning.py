@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from curriculum.schema import Recipe
-from jobs.preflight import staging_demand
-from jobs.ray_session import call_remote
+from jobs.cluster.preflight import staging_demand
+from jobs.cluster.ray_session import call_remote
 from jobs.steps.tokenizer import pinned
 from pipeline.dag.runner import StepContext
 from pipeline.dag.store import StepStore

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from curriculum.schema import EvaluationSpec, Recipe, RuntimeSpec
-from jobs.actor_pool import ActorPool
-from jobs.capacity import Demand, WaitingForNodes
+from jobs.cluster.capacity import Demand, WaitingForNodes
 from jobs.evaluation.pieces import Piece
-from jobs.evaluation_job import EvaluationData, EvaluationJob
-from jobs.evaluation_worker import EvaluationWorker
+from jobs.evaluation_runs.actor_pool import ActorPool
+from jobs.evaluation_runs.job import EvaluationData, EvaluationJob
+from jobs.evaluation_runs.worker import EvaluationWorker
 from jobs.graph import evaluation_actors
-from jobs.retention import pinned
 from jobs.steps.tokenizer import tokenizer_key
 from jobs.stop import attempt_stop_requested, signalled
+from jobs.training.retention import pinned
 from pipeline.dag.lease import Superseded
 from pipeline.dag.runner import StepContext, Stopped
 from pipeline.storage import Storage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from curriculum.schema import Recipe
+from jobs.monitoring.run_report import run_report
 from jobs.report.page import render_page
-from jobs.run_report import run_report
 from pipeline.dag.runner import StepContext
 
 

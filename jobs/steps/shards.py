@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from curriculum.schema import Recipe
-from jobs.preflight import staging_demand
-from jobs.ray_session import call_remote
+from jobs.cluster.preflight import staging_demand
+from jobs.cluster.ray_session import call_remote
 from jobs.steps.cleaning import cleaned
 from jobs.steps.tokenizer import pinned, tokenizer_key
 from pipeline.dag.lease import LeaseBook

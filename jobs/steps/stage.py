@@ -3,7 +3,7 @@
 Ray Train starts the process group and tells a lost worker from a finished one; the rest is ours. Its own retries are
 off: a failed attempt ends, and the DAG's runner starts the next one from the newest milestone, with a budget per class
 of error. Its checkpoint record is not used: milestones are found in storage by the workers themselves. Its elasticity is not
-used either: the number of workers is chosen at each attempt (`jobs.elastic`).
+used either: the number of workers is chosen at each attempt (`jobs.training.elastic`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from typing import Any
 
 from curriculum.schema import Recipe, RuntimeSpec
 from curriculum.tokens import root_stage, tokens_before
-from jobs.elastic import Growth, choose_workers, is_elastic
+from jobs.cluster.preflight import training_demand
+from jobs.cluster.ray_session import Abandoned, await_remote, submit_remote
 from jobs.gates import accepted_gate, check_gate
 from jobs.graph import evaluates_beside
-from jobs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
-from jobs.metric_log import read_metrics
-from jobs.preflight import training_demand
-from jobs.ray_session import Abandoned, await_remote, submit_remote
 from jobs.stop import (
     attempt_stop_requested,
     preemption_reason,
@@ -27,8 +24,11 @@ from jobs.stop import (
     run_stop_requested,
     signalled,
 )
-from jobs.train_job import Parent, TrainJob
-from jobs.transition import write_transition
+from jobs.training.elastic import Growth, choose_workers, is_elastic
+from jobs.training.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
+from jobs.training.metric_log import read_metrics
+from jobs.training.train_job import Parent, TrainJob
+from jobs.training.transition import write_transition
 from pipeline.dag.runner import Preempted, StepContext, Stopped
 from pipeline.dag.store import StepStore
 from pipeline.data.manifest import Manifest
@@ -238,7 +238,7 @@ def _train_worker(config: dict[str, Any]) -> None:
     import torch
     from ray.train.torch import get_device
 
-    from jobs.train_loop import train
+    from jobs.training.train_loop import train
 
     if config["job"].device == "cuda":
         torch.cuda.set_device(get_device())

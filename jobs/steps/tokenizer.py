@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from curriculum.schema import DataSpec, Recipe, TokenizerTraining
+from jobs.cluster.ray_session import call_remote
 from jobs.graph import TOKENIZER, tokenizer_sources
-from jobs.ray_session import call_remote
 from pipeline.dag.runner import StepContext
 from pipeline.dag.store import StepStore
 from pipeline.data.errors import SourceError

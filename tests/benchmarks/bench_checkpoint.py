@@ -30,9 +30,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from curriculum.load import load_recipe
 from curriculum.model_spec import ConceptSpec, ModelSpec
 from curriculum.schema import PrecisionSpec
-from jobs.milestone_writer import MilestoneWriter
-from jobs.milestones import training_state
-from jobs.train_job import TrainJob
+from jobs.training.milestone_writer import MilestoneWriter
+from jobs.training.milestones import training_state
+from jobs.training.train_job import TrainJob
 from ncp_model import build_model
 from ncp_model.flops import total_parameters
 from ncp_model.init import initialize_weights

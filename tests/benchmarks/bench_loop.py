@@ -36,10 +36,10 @@ from curriculum.model_spec import ConceptSpec, ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
 from curriculum.schedule import learning_rate
 from curriculum.schema import PrecisionSpec, RuntimeSpec, StageSpec
-from jobs import train_loop
-from jobs.metric_log import MetricRow, MetricWriter, read_metrics
-from jobs.ray_session import ray_session
-from jobs.train_job import TrainJob
+from jobs.cluster.ray_session import ray_session
+from jobs.training import train_loop
+from jobs.training.metric_log import MetricRow, MetricWriter, read_metrics
+from jobs.training.train_job import TrainJob
 from ncp_model.flops import total_parameters
 from ncp_model.losses import LossDenominators, loss_counts
 from ncp_model.optim import clip_grad_norm

@@ -52,7 +52,7 @@ from pipeline.data.training_text import training_texts
 from pipeline.storage import Storage
 
 SOURCE = "study-prose"
-CODEBOOK_WINDOWS = 16  # as jobs.train_loop
+CODEBOOK_WINDOWS = 16  # as jobs.training.train_loop
 SECONDS_BETWEEN_STATES = 120.0
 EVALUATION_WINDOWS = 32
 TUNED = "tuned"

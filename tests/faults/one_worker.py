@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from jobs.train_loop import train
+from jobs.training.train_loop import train
 
 
 def main(job: Path, group: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.run_log import read_run_log
+from jobs.monitoring.run_log import read_run_log
 from jobs.runs import list_runs
 from pipeline.storage import Storage
 from tests.faults.trajectories import assert_same_trajectory

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.train_job import TrainJob
+from jobs.training.train_job import TrainJob
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 from tests.staged import stage_prose

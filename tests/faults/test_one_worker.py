@@ -18,13 +18,13 @@ import pytest
 
 from curriculum.optimizer_spec import OptimizerSpec
 from curriculum.schema import StabilitySpec
-from jobs.alerts import alert_keys, read_alert
-from jobs.batch_check import PoisonedBatch
-from jobs.metric_log import read_metrics
-from jobs.stability import UnstableTraining
 from jobs.stop import preemption_reason
-from jobs.train_job import TrainJob
-from jobs.train_loop import NonFiniteLoss, train
+from jobs.training.alerts import alert_keys, read_alert
+from jobs.training.batch_check import PoisonedBatch
+from jobs.training.metric_log import read_metrics
+from jobs.training.stability import UnstableTraining
+from jobs.training.train_job import TrainJob
+from jobs.training.train_loop import NonFiniteLoss, train
 from pipeline.dag.store import StepStore
 from pipeline.data.loader import WindowLoader
 from pipeline.data.manifest import Manifest

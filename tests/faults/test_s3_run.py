@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.metric_log import read_metrics
 from jobs.runs import list_runs
+from jobs.training.metric_log import read_metrics
 from pipeline.dag.store import StepStore
 from pipeline.data import inspect
 from pipeline.storage import Storage

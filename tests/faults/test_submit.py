@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ray_jobs import job_client
+from jobs.cluster.ray_jobs import job_client
 from jobs.runs import list_runs
 from jobs.stop import SUBMISSION_VARIABLE, claim_submission
 from pipeline.storage import Storage
@@ -44,7 +44,7 @@ def storage(uninterrupted: Path, tmp_path: Path) -> Path:
 WHERE = """
 import json, sys
 from curriculum.schema import RuntimeSpec
-from jobs.ray_session import call_remote, ray_session
+from jobs.cluster.ray_session import call_remote, ray_session
 def where():
     import jobs
     return jobs.__file__

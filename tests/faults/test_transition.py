@@ -8,7 +8,7 @@ import pytest
 
 from curriculum.load import load_recipe
 from curriculum.schedule import learning_rate
-from jobs.transition import read_transition
+from jobs.training.transition import read_transition
 from tests.faults.crash_points import crash_at
 from tests.faults.trajectories import assert_same_trajectory
 from tests.ncp_process import ROOT, copy_staged, ncp, step_store

@@ -13,8 +13,8 @@ from curriculum.load import load_recipe
 from jobs import collection
 from jobs.collection import Unnamed, collect, remove, starting, unnamed
 from jobs.graph import build_graph
-from jobs.initial_checkpoint import initial_pin_key
 from jobs.runs import list_runs, read_run, record_run, remove_run
+from jobs.training.initial_checkpoint import initial_pin_key
 from pipeline.dag import lease as lease_module
 from pipeline.dag.holder import Holder
 from pipeline.dag.lease import Lease, LeaseBook, Superseded

@@ -12,7 +12,7 @@ import pytest
 from curriculum.load import load_recipe
 from curriculum.schema import GateSpec
 from jobs.gates import GateBlocked, GateRefused, accept_gate, accepted_gate, check_gate
-from jobs.metric_log import MetricRow
+from jobs.training.metric_log import MetricRow
 from pipeline.storage import Storage
 
 STAGE = load_recipe("demo").stages["stage1"]

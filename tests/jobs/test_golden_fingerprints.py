@@ -25,6 +25,10 @@ GOLDEN = {
     "study-equal-parameters": {"stage1": "74ccd1b171eb"},
     "study-ncp": {"stage1": "78228b46a5dc"},
     "study-vanilla": {"stage1": "4089240fe149"},
+    "study-words-equal-compute": {"stage1": "27280ab6799e"},
+    "study-words-equal-parameters": {"stage1": "84cf72708189"},
+    "study-words-ncp": {"stage1": "f68ab5cd9463"},
+    "study-words-vanilla": {"stage1": "86e8641fc891"},
 }
 
 

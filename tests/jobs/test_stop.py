@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from curriculum.errors import RecipeError
+from jobs.monitoring.stop_view import stop_run
 from jobs.stop import (
     SUBMISSION_VARIABLE,
     StoppedByRequest,
@@ -18,7 +19,6 @@ from jobs.stop import (
     submissions,
     withdraw_run_stop,
 )
-from jobs.stop_view import stop_run
 from pipeline.dag.lease import Lease, LeaseBook
 from pipeline.storage import Storage
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jobs.dashboard.server import DashboardServer
 from jobs.dashboard.site import Sections
+from jobs.monitoring.run_report import run_report
 from jobs.report.page import render_page
-from jobs.run_report import run_report
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 from tests.jobs.dashboard.chromium import needs_browser, visit

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.alerts import Alert, write_alert
 from jobs.dashboard.hosts import host_allowed, is_loopback
 from jobs.dashboard.server import DashboardServer
 from jobs.dashboard.site import Site
-from jobs.run_overview import run_overview
+from jobs.monitoring.run_overview import run_overview
+from jobs.training.alerts import Alert, write_alert
 from pipeline.storage import Storage
 from tests.jobs.counting import CountingStorage
 from tests.jobs.stored_run import lease, store_run

@@ -15,8 +15,8 @@ import ray
 import yaml
 
 from curriculum.load import load_recipe
-from jobs.capacity import Demand, places
-from jobs.preflight import training_demand
+from jobs.cluster.capacity import Demand, places
+from jobs.cluster.preflight import training_demand
 from tests.command_lines import parse_command
 from tests.jobs.deploy.kube_schema import SCHEMAS
 

@@ -1,0 +1,147 @@
+"""`ncp submit`: the same run as a Ray Job on a cluster.
+
+The job is nothing but `ncp run` on the head node, a light driver: the loss of any worker node never touches it, and the
+loss of the head is cured by submitting again, since all state is in storage.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlparse
+
+from curriculum.errors import RecipeError
+from jobs.cluster.shipping import carried_environment, shipped_name, staged_code
+from jobs.exit_codes import FAILED, STOPPED
+from jobs.stop import SUBMISSION_VARIABLE, claim_submission
+from pipeline.redaction import redact
+from pipeline.storage import Storage
+
+FOLLOW_SECONDS = 1.0
+STOP_SECONDS = 20.0
+"""How long a stop is waited for before saying that it has yet to happen."""
+OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+SHOWN_LINES = 40
+
+
+def submit_run(
+    storage: Storage, address: str, run: str, recipe: str, arguments: Sequence[str], *, python: str | None
+) -> str:
+    """Submit `ncp run` for `run`; returns the submission id, `{run}-a{attempt}`.
+
+    `arguments` follow the recipe on the command line. A cluster never takes an id twice: one that a run of the same name
+    on another storage has used there is left out. Raises RecipeError when the cluster does not answer or take the job, or
+    the code is too large to upload.
+    """
+    client = job_client(address)
+    command = [python or interpreter(address), "-m", "jobs.cli", "run", shipped_name(recipe), *arguments]
+    with staged_code(recipe) as code:
+        while True:
+            attempt = claim_submission(storage, run, {"address": redact(address), "from": os.getpid()})
+            submission = f"{run}-a{attempt}"
+            variables = {**carried_environment(), SUBMISSION_VARIABLE: str(attempt)}
+            try:
+                client.submit_job(
+                    entrypoint=shlex.join([*command, "--storage", storage.url]),
+                    submission_id=submission,
+                    runtime_env={"working_dir": str(code), "env_vars": variables},
+                    metadata={"run": run, "storage": storage.url},
+                )
+                return submission
+            except RuntimeError as error:
+                if f"{submission} already exists" in str(error):
+                    continue
+                raise RecipeError(
+                    f"--address: {address!r} did not take the job ({last_line(error)}); see the cluster's own logs"
+                ) from error
+
+
+def follow_submission(
+    storage: Storage, address: str, run: str, submission: str, say: Callable[[str], None]
+) -> int:
+    """Show the run's log until the job is over; returns its exit code.
+
+    A job that ended badly without a word in the run's log (the wrong interpreter, a package that is missing there) has
+    Ray's own log of it shown.
+    """
+    client = job_client(address)
+    before = set(storage.keys(f"runs/{run}/log"))
+    seen = set(before)
+    while True:
+        status = str(client.get_job_status(submission))
+        for key in storage.keys(f"runs/{run}/log"):
+            if key.endswith(".txt") and key not in seen:
+                seen.add(key)
+                say(storage.read_bytes(key).decode().rstrip())
+        if status in OVER:
+            break
+        time.sleep(FOLLOW_SECONDS)
+    code = client.get_job_info(submission).driver_exit_code
+    if status != "SUCCEEDED" and seen == before:
+        for line in client.get_job_logs(submission).splitlines()[-SHOWN_LINES:]:
+            say(line)
+        say(client.get_job_info(submission).message or "")
+    if code is None:
+        return STOPPED if status == "STOPPED" else FAILED
+    return code
+
+
+def stop_jobs(storage: Storage, address: str, run: str, *, seconds: float = STOP_SECONDS) -> dict[str, str]:
+    """Stop submissions of `run` that have not started; returns each living submission of the run and its state after.
+
+    One that runs is asked through storage and ends by itself. Ray says yes to stopping a job that waits and may not do
+    it, so it is looked at until it is over, `seconds` at most. A submission that starts later all the same finds
+    that it was stopped (`jobs.stop`), and ends at once.
+    """
+    client = job_client(address)
+    living = {
+        job.submission_id: str(job.status)
+        for job in client.list_jobs()
+        if _belongs(job, storage, run) and job.submission_id and str(job.status) not in OVER
+    }
+    waiting = {submission for submission, status in living.items() if status == "PENDING"}
+    for submission in waiting:
+        client.stop_job(submission)
+    give_up = time.monotonic() + seconds
+    while waiting and time.monotonic() < give_up:
+        for submission in sorted(waiting):
+            living[submission] = str(client.get_job_status(submission))
+        waiting = {submission for submission in waiting if living[submission] == "PENDING"}
+        time.sleep(0.2)
+    return living
+
+
+def _belongs(job: Any, storage: Storage, run: str) -> bool:
+    """Whether a job of the cluster is a submission of this run, and not of one with its name on another storage."""
+    metadata = job.metadata or {}
+    return metadata.get("run") == run and metadata.get("storage") == storage.url
+
+
+def job_client(address: str) -> Any:
+    """The cluster's job server, such as http://127.0.0.1:8265. Raises RecipeError when it does not answer."""
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        return JobSubmissionClient(address)
+    except (ConnectionError, RuntimeError) as error:
+        reason = last_line(error)
+        raise RecipeError(
+            f"--address: {address!r} does not answer as a Ray job server ({reason}); "
+            "give its http:// address, and RAY_AUTH_MODE=token if the cluster asks for one"
+        ) from error
+
+
+def last_line(error: Exception) -> str:
+    """What went wrong, out of a message that may hold a whole traceback of the server's."""
+    lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
+    return lines[-1] if lines else type(error).__name__
+
+
+def interpreter(address: str) -> str:
+    """This very Python for a cluster on this machine, `python` elsewhere."""
+    host = urlparse(address).hostname or ""
+    return sys.executable if host in ("127.0.0.1", "localhost", "::1") else "python"

@@ -1,0 +1,116 @@
+"""`ncp runs` and `ncp gc`: what lies in a storage, and removing what nobody names any more."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from jobs.collection import Unnamed, collect, unnamed
+from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
+from jobs.commands.terminal import byte_size, out, say
+from jobs.exit_codes import FAILED
+from jobs.monitoring.status import run_status
+from jobs.runs import list_runs, read_run, remove_run, run_records
+from pipeline.dag.lease import Superseded
+from pipeline.storage import Storage
+
+app = typer.Typer(
+    invoke_without_command=True, help="List the runs of a storage, or remove one. Example: ncp runs"
+)
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without this, it is only listed.")]
+
+
+@app.callback()
+def runs(
+    context: typer.Context, storage: StorageOption = DEFAULT_STORAGE, as_json: JsonOption = False
+) -> None:
+    """List the runs of a storage, or remove one. Example: ncp runs"""
+    if context.invoked_subcommand is not None:
+        return
+    opened = Storage(storage)
+    states = [run_status(opened, name) for name in list_runs(opened)]
+    if as_json:
+        rows = [{"run": s.run, "recipe": s.recipe, "state": s.state, "created": s.created} for s in states]
+        print(json.dumps(rows, indent=1))
+        return
+    if not states:
+        say("no runs yet; start one with: ncp run demo")
+        return
+    table = Table()
+    for header in ("run", "recipe", "state", "steps done", "created (UTC)"):
+        table.add_column(header, overflow="fold")
+    for state in states:
+        done = sum(step.state == "done" for step in state.steps)
+        created = time.strftime("%Y-%m-%d %H:%M", time.gmtime(state.created))
+        table.add_row(state.run, state.recipe, state.state, f"{done}/{len(state.steps)}", created)
+    out.print(table)
+
+
+@app.command()
+def rm(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of this storage.")],
+    yes: YesOption = False,
+    storage: StorageOption = DEFAULT_STORAGE,
+) -> None:
+    """Remove a run's record and log; its steps stay until `ncp gc`. Example: ncp runs rm demo-1a2b3c --yes"""
+    opened = Storage(storage)
+    record = read_run(opened, run)
+    others = {step["key"] for other in run_records(opened) if other["run"] != run for step in other["steps"]}
+    alone = [step for step in record["steps"] if step["key"] not in others]
+    if not yes:
+        say(f"would remove the record and log of {run}; its steps stay in storage")
+        say(
+            f"{len(alone)} of its {len(record['steps'])} steps are then named by no run, and `ncp gc` removes them:"
+        )
+        for step in alone:
+            say(f"  {step['key']}  {byte_size(opened.total_bytes(step['key']))}")
+        say(f"to remove: ncp runs rm {run} --yes")
+        return
+    remove_run(opened, run)
+    say(f"{run}: removed; {len(alone)} steps are named by no run now, see ncp gc")
+
+
+def gc(yes: YesOption = False, storage: StorageOption = DEFAULT_STORAGE, as_json: JsonOption = False) -> None:
+    """Remove steps and pins that no run names; without --yes they are only listed. Example: ncp gc --yes"""
+    opened = Storage(storage)
+    if not yes:
+        items = unnamed(opened)
+        if as_json:
+            print(json.dumps([item.__dict__ for item in items], indent=1))
+            return
+        for item in items:
+            say(_line(item))
+        free = [item for item in items if not item.held]
+        say(
+            f"{len(free)} items, {byte_size(sum(item.bytes for item in free))}, are named by no run"
+            + ("; to remove them: ncp gc --yes" if free else "")
+        )
+        return
+    removed: list[Unnamed] = []
+
+    def on_removed(item: Unnamed) -> None:
+        removed.append(item)
+        if not as_json:
+            say(f"removed {_line(item)}")
+
+    try:
+        stayed = collect(opened, on_removed)
+    except Superseded as error:
+        print(f"error: gc: {error}; run it again later", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+    if as_json:
+        rows = {"removed": [item.__dict__ for item in removed], "stayed": [item.__dict__ for item in stayed]}
+        print(json.dumps(rows, indent=1))
+        return
+    for item in stayed:
+        say(f"kept {_line(item)}")
+    say(f"{len(removed)} items removed, {byte_size(sum(item.bytes for item in removed))}")
+
+
+def _line(item: Unnamed) -> str:
+    return f"{item.key}  {byte_size(item.bytes)}" + (f"  in use: {item.held}" if item.held else "")

@@ -1,0 +1,271 @@
+"""Comparing stored runs, one a side or one a seed and side: loss at equal tokens and compute, and evaluations.
+
+Each stage is compared by itself, over its own tokens: the public 51.3 % and 66.2 % are of Stage-1 and Stage-2. The
+baseline's loss at its end is the target (`jobs.evaluation.comparison`). Evaluations are paired by seed; an average of a
+suite is one over families, each of its tasks, so that MMLU's fifty-seven subjects count once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from curriculum.load import build
+from curriculum.schema import Recipe
+from curriculum.tokens import stage_steps
+from jobs.evaluation.comparison import (
+    WINDOW,
+    ComparisonError,
+    LossCurve,
+    MatchSummary,
+    compare,
+    mean_interval,
+    pair_by_seed,
+)
+from jobs.evaluation.suite_error import suite_stderr
+from jobs.evaluation_runs.table import evaluation_rows
+from jobs.monitoring.run_curves import stage_curve
+from jobs.runs import read_run
+from pipeline.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageComparison:
+    """One stage of both sides."""
+
+    stage: str
+    summary: MatchSummary
+    pairs: tuple[tuple[LossCurve, LossCurve], ...]
+    """(baseline, candidate) of each seed, in the order of `summary.matches`."""
+    notes: tuple[str, ...]
+    """What a reader must know before quoting a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageComparison:
+    """One evaluated number of both sides."""
+
+    stage: str
+    what: str
+    """`held-out`, or the name of a suite."""
+    measure: str
+    """`bits_per_byte` (lower is better) or `score` (higher is better)."""
+    baseline: float
+    """Mean over seeds."""
+    candidate: float
+    difference: float
+    """Candidate minus baseline."""
+    interval: tuple[float, float] | None
+    """95 % interval of the difference."""
+    interval_over: str
+    """`seeds` or, of one pair of runs, `questions`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunComparison:
+    """Everything `ncp compare` says."""
+
+    baselines: tuple[str, ...]
+    candidates: tuple[str, ...]
+    metric: str
+    window: float
+    stages: tuple[StageComparison, ...]
+    averages: tuple[AverageComparison, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def smoothing(self) -> str:
+        """In words, for whoever quotes a number."""
+        if not self.window:
+            return "no smoothing"
+        return f"local straight line over {100 * self.window:g} % of the baseline's tokens, on both curves"
+
+    def record(self) -> dict[str, Any]:
+        """Plain values for `--json`."""
+        return {
+            "baselines": list(self.baselines),
+            "candidates": list(self.candidates),
+            "metric": self.metric,
+            "smoothing": {"window": self.window, "words": self.smoothing},
+            "stages": {one.stage: _stage_record(one) for one in self.stages},
+            "averages": [asdict(one) for one in self.averages],
+            "notes": list(self.notes),
+        }
+
+
+def compare_runs(
+    storage: Storage,
+    baselines: Sequence[str],
+    candidates: Sequence[str],
+    *,
+    stages: Sequence[str] = (),
+    metric: str = "ntp",
+    window: float = WINDOW,
+    force: bool = False,
+) -> RunComparison:
+    """Compare `candidates` with `baselines`, paired by the seed of each stage; `stages` defaults to all that both have.
+
+    Raises ComparisonError for runs that cannot be compared, RecipeError for an unknown one.
+    """
+    if not 0 <= window <= 1:
+        raise ComparisonError(
+            f"compare: --smoothing {window} is not a share; use 0 (none) to 1, such as 0.02"
+        )
+    notes: list[str] = []
+    chosen = list(stages) or _common_stages(storage, [*baselines, *candidates])
+    compared = []
+    for stage in chosen:
+        try:
+            sides = [
+                [stage_curve(storage, run, stage, metric) for run in side] for side in (baselines, candidates)
+            ]
+        except ComparisonError as error:
+            if stages or stage == chosen[0]:
+                raise
+            notes.append(f"{stage} is left out: {str(error).removeprefix('compare: ')}")
+            continue
+        summary = compare(sides[0], sides[1], window=window, force=force)
+        pairs = tuple(pair_by_seed(sides[0], sides[1]))
+        compared.append(
+            StageComparison(stage=stage, summary=summary, pairs=pairs, notes=_notes(storage, stage, pairs))
+        )
+    averages, skipped = _averages(storage, compared, force)
+    return RunComparison(
+        baselines=tuple(baselines),
+        candidates=tuple(candidates),
+        metric=metric,
+        window=window,
+        stages=tuple(compared),
+        averages=averages,
+        notes=(*notes, *skipped),
+    )
+
+
+def _common_stages(storage: Storage, runs: Sequence[str]) -> list[str]:
+    names = [list(read_run(storage, run)["recipe"]["stages"]) for run in runs]
+    common = [name for name in names[0] if all(name in other for other in names)]
+    if not common:
+        raise ComparisonError(f"compare: {', '.join(runs)} have no stage in common; name one with --stage")
+    return common
+
+
+def _notes(storage: Storage, stage: str, pairs: Sequence[tuple[LossCurve, LossCurve]]) -> tuple[str, ...]:
+    notes = []
+    batches = set()
+    for pair in pairs:
+        for curve in pair:
+            spec = build(Recipe, read_run(storage, curve.run)["recipe"], "").stages[stage]
+            batches.add(spec.global_batch_tokens)
+            budget = stage_steps(spec) * spec.global_batch_tokens
+            if curve.tokens[-1] < budget:
+                share = 100 * float(curve.tokens[-1]) / budget
+                notes.append(f"{curve.run} has {share:.0f} % of its {stage}: the figures are of that part")
+        if pair[0].order != pair[1].order:
+            notes.append(f"{pair[0].run} and {pair[1].run} read different data orders (forced)")
+    if len(batches) > 1:
+        sizes = ", ".join(f"{size:,}" for size in sorted(batches))
+        notes.append(f"global batches differ ({sizes} tokens)")
+    if len(pairs) == 1:
+        notes.append("one seed: no interval")
+    return tuple(dict.fromkeys(notes))
+
+
+def _averages(
+    storage: Storage, compared: Sequence[StageComparison], force: bool
+) -> tuple[tuple[AverageComparison, ...], list[str]]:
+    """Held-out text and suites of the checkpoints at the stages' ends, where both sides answered the same questions."""
+    found, skipped = [], []
+    for one in compared:
+        paired = [
+            (_evaluation(storage, a.run, one.stage), _evaluation(storage, b.run, one.stage))
+            for a, b in one.pairs
+        ]
+        known = [(a, b) for a, b in paired if a is not None and b is not None]
+        if not known:
+            continue
+        if not force and any(_asked(a) != _asked(b) for a, b in known):
+            skipped.append(
+                f"evaluations of {one.stage} are left out: they asked different questions or documents (--force shows them)"
+            )
+            continue
+        measures = [("held-out", "bits_per_byte")]
+        measures += [(suite, kind) for suite in known[0][0]["suites"] for kind in ("score", "bits_per_byte")]
+        for what, measure in measures:
+            average = _average(one.stage, what, measure, known)
+            if average is not None:
+                found.append(average)
+    return tuple(found), skipped
+
+
+def _evaluation(storage: Storage, run: str, stage: str) -> dict[str, Any] | None:
+    """The result on the stage's last checkpoint, with `mixture`: bits per byte under the stage's own weights."""
+    for row in evaluation_rows(storage, read_run(storage, run)):
+        if row.stage == stage and row.kind == "model":
+            return {**row.result, "mixture": row.mixtures.get(stage)}
+    return None
+
+
+def _asked(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What identifies the questions and the documents."""
+    return {
+        "documents": {source: values["documents_sha256"] for source, values in result["heldout"].items()},
+        "requests": {label: task.get("requests_sha256") for label, task in result["tasks"].items()},
+        "limit": result["limit"],
+    }
+
+
+def _average(
+    stage: str, what: str, measure: str, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> AverageComparison | None:
+    def value(result: Mapping[str, Any]) -> float | None:
+        return result["mixture"] if what == "held-out" else result["suites"].get(what, {}).get(measure)
+
+    values = [(value(a), value(b)) for a, b in pairs]
+    known = [(a, b) for a, b in values if a is not None and b is not None]
+    if not known:
+        return None
+    differences = [b - a for a, b in known]
+    interval, over = mean_interval(differences), "seeds"
+    if interval is None and what != "held-out":
+        errors = [suite_stderr(what, result["tasks"], measure) for result in pairs[0]]
+        if errors[0] is not None and errors[1] is not None:
+            half = 1.96 * math.hypot(errors[0], errors[1])
+            interval, over = (differences[0] - half, differences[0] + half), "questions"
+    return AverageComparison(
+        stage=stage,
+        what=what,
+        measure=measure,
+        baseline=math.fsum(a for a, _ in known) / len(known),
+        candidate=math.fsum(b for _, b in known) / len(known),
+        difference=math.fsum(differences) / len(differences),
+        interval=interval,
+        interval_over=over,
+    )
+
+
+def _stage_record(one: StageComparison) -> dict[str, Any]:
+    summary = one.summary
+    return {
+        "token_ratio": summary.token_ratio,
+        "token_ratio_interval": summary.token_ratio_interval,
+        "token_speedup": None if summary.token_ratio is None else 1 / summary.token_ratio,
+        "compute_ratio": summary.compute_ratio,
+        "compute_ratio_interval": summary.compute_ratio_interval,
+        "compute_speedup": None if summary.compute_ratio is None else 1 / summary.compute_ratio,
+        "unmatched": summary.unmatched,
+        "pairs": [
+            {
+                "seed": candidate.seed,
+                "baseline": baseline.run,
+                "candidate": candidate.run,
+                "same_order": baseline.order == candidate.order,
+                "baseline_tokens": float(baseline.tokens[-1]),
+                "flops_per_token": [baseline.flops_per_token, candidate.flops_per_token],
+                **asdict(match),
+            }
+            for (baseline, candidate), match in zip(one.pairs, summary.matches, strict=True)
+        ],
+        "notes": list(one.notes),
+    }

@@ -1,0 +1,109 @@
+"""A run's log in storage, so that it outlives the terminal, the job and the head node.
+
+`runs/{run}/log/{session:06d}/{part:06d}.txt` are immutable parts, closed every few seconds; a session is one `ncp run`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from jobs.runs import read_run
+from pipeline.redaction import redact
+from pipeline.storage import Storage
+
+PART_SECONDS = 3.0
+GRACE_SECONDS = 30.0
+"""How long a follower waits for somebody to work on the run: before it starts, between two steps, between two attempts."""
+
+
+class RunLog:
+    """Takes lines and writes them in parts. A context manager; safe to use from several threads."""
+
+    def __init__(self, storage: Storage, run: str):
+        self._storage = storage
+        self._folder = _claim_session(storage, run)
+        self._lines: list[str] = []
+        self._parts = 0
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._flush_regularly, name="run-log", daemon=True)
+
+    def __enter__(self) -> RunLog:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.add(f"ended by {type(error).__name__}: {error}")
+        self._over.set()
+        self._thread.join()
+        self._flush()
+
+    def add(self, line: str) -> None:
+        """One line, stamped with the time (UTC)."""
+        with self._lock:
+            self._lines.append(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {redact(line)}\n")
+
+    def _flush_regularly(self) -> None:
+        while not self._over.wait(PART_SECONDS):
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, []
+        if lines:
+            self._storage.write_bytes(f"{self._folder}/{self._parts:06d}.txt", "".join(lines).encode())
+            self._parts += 1
+
+
+def read_run_log(
+    storage: Storage, run: str, *, follow: bool = False, grace: float = GRACE_SECONDS
+) -> Iterator[str]:
+    """The log's text in pieces, oldest first; with `follow` it goes on until the run is done or nobody works on it.
+
+    Nobody works on it when no step was held for `grace` seconds. Raises RecipeError for an unknown run.
+    """
+    from jobs.monitoring.status import run_status
+
+    read_run(storage, run)
+    seen: set[str] = set()
+    worked = time.monotonic()
+    while True:
+        state = run_status(storage, run).state if follow else "done"
+        if state == "running":
+            worked = time.monotonic()
+        over = state == "done" or time.monotonic() - worked > grace
+        for key in storage.keys(f"runs/{run}/log"):
+            if key.endswith(".txt") and key not in seen:
+                seen.add(key)
+                yield storage.read_bytes(key).decode()
+        if over:
+            return
+        time.sleep(1.0)
+
+
+def read_step_log(storage: Storage, run: str, step: str) -> Iterator[str]:
+    """What is kept of a step's attempts: failures with their tracebacks, and stacks of workers that stood still."""
+    from curriculum.errors import RecipeError, nearest
+
+    keys = {item["name"]: item["key"] for item in read_run(storage, run)["steps"]}
+    if step not in keys:
+        raise RecipeError(f"step: {step!r} is not in run {run!r}; {nearest(step, keys)}")
+    for key in storage.keys(f"{keys[step]}/failures"):
+        failure = storage.read_json(key)
+        attempt = int(key.rpartition("/")[2][:6])
+        yield f"attempt {attempt} ({failure['class']}): {failure['error']}\n{failure['traceback']}\n"
+    for key in storage.keys(f"{keys[step]}/stacks"):
+        yield f"{key.rpartition('/')[2]}\n{storage.read_bytes(key).decode()}\n"
+
+
+def _claim_session(storage: Storage, run: str) -> str:
+    session = 1
+    while not storage.create_json(f"runs/{run}/log/{session:06d}/start.json", {"at": time.time()}):
+        session += 1
+    return f"runs/{run}/log/{session:06d}"

@@ -1,0 +1,1 @@
+"""A plan as people see it: its table, what it costs, its drawing."""

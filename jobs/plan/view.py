@@ -1,0 +1,142 @@
+"""How a plan is shown: a table for people, a record for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from curriculum.tokens import stage_steps, tokens_before
+from jobs.commands.terminal import byte_size
+from jobs.launch import Planned
+from jobs.plan.cost import Rates, StepCost, total_cost
+from ncp_model.flops import adaptation_parameters, flops_per_token, total_parameters
+from pipeline.dag.plan import PlannedStep
+
+
+def plan_record(
+    planned: Planned, rows: list[PlannedStep], costs: Mapping[str, StepCost], rates: Rates
+) -> dict[str, Any]:
+    """The plan as plain values."""
+    recipe = planned.recipe
+    return {
+        "run": planned.run,
+        "recipe": recipe.recipe,
+        "parameters": total_parameters(recipe.model),
+        "adaptation_parameters": adaptation_parameters(recipe.model) if recipe.model.concept.enabled else 0,
+        "stages": {name: stage_record(planned, name) for name in recipe.stages},
+        "steps": [
+            {
+                "name": row.step.name,
+                "kind": row.step.kind,
+                "fingerprint": row.step.fingerprint,
+                "milestone": row.step.milestone,
+                "state": row.state,
+                "detail": row.detail,
+                "resumes_at": row.resumes_at,
+                "nearest": row.nearest,
+                "differences": [list(difference) for difference in row.differences],
+                "needs": list(row.step.needs),
+                "after": list(row.step.after),
+                "cost": asdict(costs[row.step.name]),
+            }
+            for row in rows
+        ],
+        "assumed": asdict(rates),
+        "total": asdict(total_cost(costs)),
+    }
+
+
+def stage_record(planned: Planned, name: str) -> dict[str, Any]:
+    """Exact integers of one stage: steps, tokens in it, tokens in total, and training FLOPs."""
+    stage = planned.recipe.stages[name]
+    steps = stage_steps(stage)
+    tokens = steps * stage.global_batch_tokens
+    return {
+        "steps": steps,
+        "tokens": tokens,
+        "tokens_total": tokens_before(planned.recipe, name) + tokens,
+        "flops": tokens * flops_per_token(planned.recipe.model, stage.sequence_length).total,
+        "lr": stage.optimizer.lr,
+        "schedule": stage.schedule.kind,
+    }
+
+
+def print_plan(
+    out: Console,
+    planned: Planned,
+    rows: list[PlannedStep],
+    costs: Mapping[str, StepCost],
+    rates: Rates,
+) -> None:
+    """What the run is, then a row per step with what is left of it, then the sum."""
+    recipe = planned.recipe
+    adapted = (
+        f" ({adaptation_parameters(recipe.model):,} trainable in VQ adaptation)"
+        if recipe.model.concept.enabled
+        else ""
+    )
+    out.print(f"run {planned.run}: {total_parameters(recipe.model):,} parameters{adapted}", markup=False)
+    for name, stage in recipe.stages.items():
+        record = stage_record(planned, name)
+        start = "its seed" if stage.init.from_ is None else f"{stage.init.from_} ({stage.init.load})"
+        out.print(
+            f"  {name}: {record['steps']:,} steps x {stage.global_batch_tokens:,} = {record['tokens']:,} tokens "
+            f"({record['tokens_total']:,} in total), {record['flops']:.3g} FLOPs, "
+            f"LR {stage.optimizer.lr:g} {stage.schedule.kind}, from {start}",
+            markup=False,
+        )
+    table = Table()
+    priced = rates.gpu_hour_price is not None
+    for header in ("step", "fingerprint", "state"):
+        table.add_column(header, overflow="fold")
+    for header in ("tokens", "steps", "FLOPs", "GPU-h", "storage", *(["money"] if priced else [])):
+        table.add_column(header, justify="right", no_wrap=True)
+    for header in ("why", "inputs"):
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        milestone = f" @{row.step.milestone}" if row.step.milestone is not None else ""
+        fingerprint = row.step.fingerprint[:12] if row.step.known else "-"
+        table.add_row(
+            f"{row.step.name}{milestone}",
+            fingerprint,
+            row.state,
+            *_cost_cells(costs[row.step.name], priced=priced),
+            escape(row.detail),
+            _inputs(row.step.needs),
+        )
+    table.add_section()
+    table.add_row("left to do", "", "", *_cost_cells(total_cost(costs), priced=priced), "", "")
+    out.print(table)
+    out.print(
+        f"GPU-hours at {rates.device_flops:.4g} FLOP/s peak and {100 * rates.mfu:g} % MFU; evaluations without their "
+        "suites; storage is what each step keeps",
+        markup=False,
+    )
+
+
+def _inputs(needs: Sequence[str]) -> str:
+    """Names, many shard sets as their number."""
+    shards = [name for name in needs if name.startswith("shards-")]
+    if len(shards) <= 2:
+        return ", ".join(needs)
+    return ", ".join([f"{len(shards)} shard sets", *(name for name in needs if name not in shards)])
+
+
+def _cost_cells(cost: StepCost, *, priced: bool) -> list[str]:
+    return [
+        "" if cost.tokens is None else f"{cost.tokens:,}",
+        "" if cost.steps is None else f"{cost.steps:,}",
+        "" if cost.flops is None else f"{cost.flops:.3g}",
+        ""
+        if cost.gpu_hours is None
+        else f"{cost.gpu_hours:,.3g}"
+        if cost.gpu_hours < 100
+        else f"{cost.gpu_hours:,.0f}",
+        "" if cost.storage_bytes is None else byte_size(cost.storage_bytes),
+        *(["" if cost.money is None else f"{cost.money:,.2f}"] if priced else []),
+    ]

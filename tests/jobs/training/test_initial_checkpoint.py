@@ -1,0 +1,262 @@
+"""Starting from a checkpoint outside the run: identity by content, three kinds of load, and refusals that name why."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from curriculum.errors import RecipeError
+from curriculum.load import load_recipe, plain
+from curriculum.model_spec import ConceptSpec, CrcSpec, IrcSpec, ModelSpec, NcpSpec, VqSpec
+from curriculum.schema import InitSpec
+from curriculum.tokens import tokens_before
+from jobs.graph import build_graph
+from jobs.training.initial_checkpoint import (
+    InitialCheckpoint,
+    check_load,
+    initial_names,
+    load_pinned,
+    pin_checkpoint,
+)
+from jobs.training.load_initial import WrongCheckpoint
+from jobs.training.metric_log import read_metrics
+from jobs.training.train_job import TrainJob
+from jobs.training.train_loop import train
+from jobs.training.transition import describe_transition, transition_banner
+from ncp_model import build_model
+from ncp_model.hf import save_pretrained
+from pipeline.dag.store import StepStore
+from pipeline.storage import Storage
+from tests.ncp_process import SMALL, read_checkpoint
+from tests.s3_server import s3_environment, s3_server
+from tests.staged import stage_prose
+from tests.training import SHARDS, SMALL_MODEL, assert_equal, hold, one_rank, small_job
+
+ORIGIN = "steps/origin-0123456789ab"
+MARKER = f"{ORIGIN}/milestones/000000004.json"
+NCP = SMALL_MODEL
+VANILLA = replace(
+    NCP,
+    concept_layers=0,
+    concept=ConceptSpec(enabled=False),
+    ncp=NcpSpec(weight=0.0),
+    vq=VqSpec(weight=0.0),
+    irc=IrcSpec(enabled=False),
+    crc=CrcSpec(enabled=False),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with one_rank(tmp_path_factory.mktemp("group")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Storage:
+    """Another storage, with a trajectory of four steps."""
+    storage = Storage(str(tmp_path_factory.mktemp("origin")))
+    stage_prose(storage, SHARDS)
+    storage.write_json(f"{ORIGIN}/identity.json", {"identity": {"model": plain(NCP)}})
+    train(_job(storage, ORIGIN, stop=4, tokens_before=10_000))
+    return storage
+
+
+@pytest.fixture
+def storage(origin: Storage, tmp_path: Path) -> Storage:
+    """The run's own storage: shards and nothing else."""
+    shutil.copytree(origin.path(SHARDS), tmp_path / "own" / SHARDS)
+    return Storage(str(tmp_path / "own"))
+
+
+def _job(
+    storage: Storage, key: str, *, stop: int, load: str = "weights+optimizer", **changes: Any
+) -> TrainJob:
+    settings = {"step_key": key, "micro_batch_size": 8, "checkpoint_every_steps": 100, **changes}
+    return hold(small_job(storage.url, "", stop=stop, stage_fields={"init": InitSpec(load=load)}, **settings))
+
+
+def _tensors(storage: Storage, key: str, step: int) -> dict[str, torch.Tensor]:
+    marker = StepStore(storage, key).milestone(step)
+    assert marker is not None
+    return read_checkpoint(storage, marker)
+
+
+def _started(storage: Storage, initial: InitialCheckpoint, load: str, **changes: Any) -> TrainJob:
+    job = _job(storage, "steps/child-0123456789ab", stop=6, load=load, initial=initial, **changes)
+    train(job)
+    return job
+
+
+def test_a_milestone_of_another_storage_gives_weights_and_moments_and_a_start_of_its_own(
+    storage: Storage, origin: Storage
+) -> None:
+    initial = pin_checkpoint(storage, "base", origin.uri(MARKER))
+    assert (initial.kind, initial.step, initial.tokens_total) == ("milestone", 4, 10_000 + 4 * 512)
+    job = _started(storage, initial, "weights+optimizer", tokens_before=initial.tokens_total)
+    theirs, ours = _tensors(origin, ORIGIN, 4), _tensors(storage, job.step_key, 0)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    rows = read_metrics(storage, job.step_key)
+    assert [row.step for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert rows[0].values["tokens_total"] == 10_000 + 5 * 512
+    assert "starts from base step 4 (weights+optimizer)" in transition_banner(describe_transition(job, None))
+
+
+def test_full_goes_on_as_if_nothing_had_been_between(storage: Storage, origin: Storage) -> None:
+    """The stage is the origin's own with a longer stop: its rows and bits are those of the origin trained further."""
+    initial = pin_checkpoint(storage, "base", origin.uri(MARKER))
+    job = _started(storage, initial, "full", tokens_before=10_000)
+    assert job.first_step == 4 and describe_transition(job, None)["data_position"] == 4 * 8
+    whole = _job(storage, "steps/whole-0123456789ab", stop=6, tokens_before=10_000)
+    train(whole)
+    ours, theirs = (read_metrics(storage, key.step_key) for key in (job, whole))
+    assert [(row.step, row.values) for row in ours] == [(row.step, row.values) for row in theirs[4:]]
+    ended, other = _tensors(storage, job.step_key, 6), _tensors(storage, whole.step_key, 6)
+    assert [name for name in other if not torch.equal(ended[name], other[name])] == []
+
+
+@pytest.mark.parametrize("spec", [VANILLA, NCP], ids=["olmo3", "ncp"])
+def test_a_folder_of_safetensors_gives_its_weights(spec: ModelSpec, storage: Storage, tmp_path: Path) -> None:
+    weights = build_model(spec, seed=3).state_dict()
+    save_pretrained(weights, spec, tmp_path / "published")
+    initial = pin_checkpoint(storage, "base", str(tmp_path / "published"))
+    job = _started(storage, initial, "weights", model=spec)
+    ours = _tensors(storage, job.step_key, 0)
+    assert all(torch.equal(ours[f"model/{name}"], tensor) for name, tensor in weights.items())
+
+
+def test_a_checkpoint_on_s3_is_the_same_start(storage: Storage, origin: Storage, tmp_path: Path) -> None:
+    """A milestone is read from there by DCP, safetensors are fetched once a node and leave no copy behind."""
+    published = tmp_path / "published"
+    save_pretrained(build_model(NCP, seed=3).state_dict(), NCP, published)
+    (tmp_path / "s3").mkdir()
+    with s3_server(tmp_path / "s3") as port, s3_environment(f"http://127.0.0.1:{port}"):
+        bucket = Storage("s3://ncp/base")
+        for root, folder in ((origin.path(ORIGIN), ORIGIN), (published, "published")):
+            for file in Path(root).rglob("*"):
+                if file.is_file():
+                    bucket.write_bytes(f"{folder}/{file.relative_to(root)}", file.read_bytes())
+        for near, far, load, step in (
+            (origin.uri(MARKER), bucket.uri(MARKER), "weights+optimizer", 4),
+            (str(published), bucket.uri("published"), "weights", 0),
+        ):
+            here, there = pin_checkpoint(storage, near, near), pin_checkpoint(storage, far, far)
+            assert (there.digest, there.step) == (here.digest, step)
+            tensors = []
+            for initial in (here, there):
+                child = f"steps/child-{hashlib.sha256(initial.url.encode()).hexdigest()[:12]}"
+                job = _job(storage, child, stop=0, load=load, initial=initial)
+                train(job)
+                tensors.append(_tensors(storage, job.step_key, 0))
+            assert_equal(*tensors)
+    assert not list(Path(tempfile.gettempdir()).glob(f"ncp-init-{there.digest[:16]}"))
+
+
+def test_another_model_is_named_field_by_field(storage: Storage, origin: Storage) -> None:
+    initial = pin_checkpoint(storage, "base", origin.uri(MARKER))
+    other = replace(NCP, intermediate_size=96, z_loss=0.5)
+    with pytest.raises(WrongCheckpoint, match=r"model\.intermediate_size is 64 there and 96 in the recipe$"):
+        _started(storage, initial, "weights", model=other)
+
+
+def test_another_content_in_the_same_place_is_refused(
+    storage: Storage, origin: Storage, tmp_path: Path
+) -> None:
+    shutil.copytree(origin.path(ORIGIN), tmp_path / "copy" / ORIGIN)
+    copy = Storage(str(tmp_path / "copy"))
+    initial = pin_checkpoint(storage, "base", copy.uri(MARKER))
+    copy.write_json(MARKER, {**copy.read_json(MARKER), "run": "someone else's"})
+    with pytest.raises(WrongCheckpoint, match="pinned was"):
+        _started(storage, initial, "weights")
+
+
+def test_damaged_safetensors_are_refused(storage: Storage, tmp_path: Path) -> None:
+    save_pretrained(build_model(VANILLA, seed=3).state_dict(), VANILLA, tmp_path / "published")
+    initial = pin_checkpoint(storage, "base", str(tmp_path / "published"))
+    (victim,) = (tmp_path / "published").glob("*.safetensors")
+    data = bytearray(victim.read_bytes())
+    data[-1] ^= 1
+    victim.write_bytes(data)
+    with pytest.raises(WrongCheckpoint, match="is not the pinned file any more"):
+        _started(storage, initial, "weights", model=VANILLA)
+
+
+def _recipe(*overrides: str) -> Any:
+    return load_recipe(SMALL, ["stage1.init.from=base", *overrides])
+
+
+def test_the_place_is_no_part_of_the_identity_and_the_content_is(storage: Storage, origin: Storage) -> None:
+    recipe = _recipe("runtime.locations.base=/somewhere/else")
+    moved = _recipe("runtime.locations.base=s3://bucket/there")
+    digest = pin_checkpoint(storage, "base", origin.uri(MARKER)).digest
+    pins = {"stdlib-prose": "0" * 64, "base": digest}
+
+    def stage(recipe: Any, pins: dict[str, str]) -> Any:
+        return next(step for step in build_graph(recipe, pins) if step.name == "stage1")
+
+    assert stage(recipe, pins).fingerprint == stage(moved, pins).fingerprint
+    assert stage(recipe, pins).fingerprint != stage(recipe, {**pins, "base": "1" * 64}).fingerprint
+    assert not stage(recipe, {"stdlib-prose": "0" * 64}).known
+    assert stage(recipe, pins).needs == ("shards-stdlib-prose",)
+    assert stage(recipe, pins).identity["init"] == {"content": digest, "load": "weights+optimizer"}
+
+
+def test_a_pin_is_kept_and_may_move_with_its_content_but_not_change_it(
+    storage: Storage, origin: Storage, tmp_path: Path
+) -> None:
+    first = pin_checkpoint(storage, "base", origin.uri(MARKER))
+    shutil.copytree(origin.path(ORIGIN), tmp_path / "copy" / ORIGIN)
+    copy = Storage(str(tmp_path / "copy"))
+    moved = load_pinned(storage, "base", copy.uri(MARKER))
+    assert moved is not None and moved.url == copy.url and moved.digest == first.digest
+    with pytest.raises(RecipeError, match=r"runtime\.locations\.base: .* holds another checkpoint"):
+        load_pinned(storage, "base", copy.uri(f"{ORIGIN}/milestones/000000000.json"))
+
+
+@pytest.mark.parametrize("place", ["/nowhere/at/all", "/nowhere/steps/s-0/milestones/000000004.json"])
+def test_a_place_with_nothing_in_it_is_named(place: str, storage: Storage) -> None:
+    with pytest.raises(RecipeError, match=r"init\.from base: .*nowhere"):
+        pin_checkpoint(storage, "base", place)
+
+
+def test_what_a_checkpoint_does_not_hold_is_refused_before_anything_runs() -> None:
+    folder = InitialCheckpoint(name="base", kind="safetensors", digest="0", url="/w")
+    with pytest.raises(RecipeError, match=r"stages\.stage1\.init\.load: .* holds weights alone; use weights"):
+        check_load("stage1", "weights+optimizer", 512, folder)
+    milestone = InitialCheckpoint(
+        name="base", kind="milestone", digest="0", url="/w", step=9, global_batch_tokens=1024
+    )
+    with pytest.raises(RecipeError, match=r"global_batch_tokens is 512; make them equal"):
+        check_load("stage1", "full", 512, milestone)
+    check_load("stage1", "weights", 512, milestone)
+
+
+def test_a_recipe_names_where_a_checkpoint_lies_or_is_told_to() -> None:
+    assert initial_names(_recipe("runtime.locations.base=/there")) == {"base": "/there"}
+    assert initial_names(load_recipe(SMALL, ["stage1.init.from=/data/olmo3"])) == {
+        "/data/olmo3": "/data/olmo3"
+    }
+    with pytest.raises(RecipeError, match=r"stages\.stage1\.init\.from: 'base'.*runtime\.locations\.base"):
+        _recipe()
+
+
+def test_full_counts_its_parents_tokens_as_its_own() -> None:
+    two = str(Path(SMALL).parent / "faults" / "two_stages.yaml")
+    anew = load_recipe(two)
+    assert tokens_before(anew, "stage2") == 20 * 512
+    on = load_recipe(two, ["stage2.init.load=full", "stage2.tokens=20480"])
+    assert tokens_before(on, "stage2") == 0
+    with pytest.raises(
+        RecipeError, match=r"stages\.stage2\.init\.load: full counts stage1's 10240 tokens too"
+    ):
+        load_recipe(two, ["stage2.init.load=full"])
+    with pytest.raises(RecipeError, match=r"must be its 512; it is 1024"):
+        load_recipe(two, ["stage2.init.load=full", "stage2.global_batch_tokens=1024"])

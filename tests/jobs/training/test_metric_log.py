@@ -1,0 +1,72 @@
+"""Metrics: immutable segments, the newest attempt wins for each step, and nothing before a milestone is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.training.metric_log import MetricRow, MetricWriter, read_metrics
+from pipeline.storage import Storage
+
+
+def _row(step: int, value: float) -> MetricRow:
+    return MetricRow(step=step, values={"ntp": value}, timing={"seconds": 0.1})
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+def test_rows_appear_when_their_segment_is_closed(storage: Storage) -> None:
+    writer = MetricWriter(storage, "s", 1)
+    writer.add(_row(1, 0.5))
+    assert read_metrics(storage, "s") == []
+    writer.close_segment()
+    assert read_metrics(storage, "s") == [_row(1, 0.5)]
+
+
+def test_a_later_attempt_replaces_the_steps_it_took_again(storage: Storage) -> None:
+    for attempt, steps in ((1, (1, 2, 3, 4)), (2, (3, 4, 5))):
+        writer = MetricWriter(storage, "s", attempt)
+        for step in steps:
+            writer.add(_row(step, attempt))
+        writer.close_segment()
+    assert [(row.step, row.values["ntp"]) for row in read_metrics(storage, "s")] == [
+        (1, 1), (2, 1), (3, 2), (4, 2), (5, 2),
+    ]  # fmt: skip
+
+
+def test_a_restart_within_an_attempt_counts_as_later(storage: Storage) -> None:
+    for value in (1.0, 2.0):
+        writer = MetricWriter(storage, "s", 7)
+        writer.add(_row(1, value))
+        writer.close_segment()
+    assert read_metrics(storage, "s") == [_row(1, 2.0)]
+
+
+def test_until_leaves_out_what_lies_beyond_a_stop(storage: Storage) -> None:
+    writer = MetricWriter(storage, "s", 1)
+    for step in range(1, 6):
+        writer.add(_row(step, 0))
+    writer.close_segment()
+    assert [row.step for row in read_metrics(storage, "s", until=3)] == [1, 2, 3]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_resuming_any_number_of_times_leaves_one_row_a_step(resume_points: list[int]) -> None:
+    """Each attempt starts at some step that the ones before have reached, as a resume from a milestone does."""
+    storage = Storage(f"memory://metrics-{'-'.join(map(str, resume_points))}")
+    storage.delete_tree("s")
+    reached = 0
+    for attempt, point in enumerate(resume_points, start=1):
+        writer = MetricWriter(storage, "s", attempt)
+        first = min(point, reached + 1)
+        for step in range(first, first + 5):
+            writer.add(_row(step, attempt))
+        writer.close_segment()
+        reached = max(reached, first + 4)
+    assert [row.step for row in read_metrics(storage, "s")] == list(range(1, reached + 1))

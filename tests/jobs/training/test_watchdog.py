@@ -1,0 +1,42 @@
+"""The watchdog, in a real process: a worker that stands still is dumped and ended, one that moves is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from jobs.training.watchdog import EXIT_CODE
+from pipeline.storage import Storage
+from tests.ncp_process import ROOT
+
+WORKER = """
+import sys, time
+from jobs.training.watchdog import Watchdog
+from pipeline.storage import Storage
+
+def where_it_hangs():
+    time.sleep(60)
+
+with Watchdog(Storage(sys.argv[1]), "steps/s", 3, 1, timeout_seconds=1.0) as watchdog:
+    for _ in range(8):
+        time.sleep(0.25)
+        watchdog.step_taken()
+    if sys.argv[2] == "hang":
+        where_it_hangs()
+"""
+
+
+def _run(storage: Path, what: str) -> int:
+    return subprocess.run([sys.executable, "-c", WORKER, str(storage), what], cwd=ROOT, timeout=60).returncode
+
+
+def test_a_worker_that_stands_still_leaves_its_stacks_and_ends(tmp_path: Path) -> None:
+    assert _run(tmp_path, "hang") == EXIT_CODE
+    stacks = Storage(str(tmp_path)).read_bytes("steps/s/stacks/000003-rank1.txt").decode()
+    assert "no step for 1 seconds" in stacks and "where_it_hangs" in stacks
+
+
+def test_a_worker_that_takes_steps_is_left_alone(tmp_path: Path) -> None:
+    assert _run(tmp_path, "finish") == 0
+    assert Storage(str(tmp_path)).keys("") == []
