@@ -1,11 +1,13 @@
 """The numbers, tables and the plot of docs/studies/ncp_against_baselines.md.
 
-    python -m tests.benchmarks.study_tables collect --work study-work     # results of the trainer -> CSV
-    python -m tests.benchmarks.study_tables write                         # CSV -> the page's tables, and its plot
+    python -m tests.benchmarks.study_tables collect words --work study-work     # results of the trainer -> CSV
+    python -m tests.benchmarks.study_tables write                               # CSV -> the page's tables and plots
+
+There are two studies, `words` and `bytes`, by what their tokens are; they differ in recipes and sizes alone.
 
 Intervals: the same held-out documents are scored by all models, so a difference of two models is bootstrapped over
-documents, each with its difference averaged over the seeds that both have. The spread over seeds is given beside it: the
-interval says how far the text decides, the spread how far the initialisation and the order of the batches do.
+documents, each with its difference averaged over the seeds that both have: how far the choice of the text decides. Beside it
+stands Student's t over the seeds: how far the initialisation and the order of the batches do.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from jobs.evaluation.comparison import mean_interval
 from jobs.evaluation.heldout import bootstrap_interval
 
 STUDIES = Path(__file__).parent.parent.parent / "docs" / "studies"
@@ -32,18 +35,16 @@ NUMBERS = STUDIES / "ncp_against_baselines"
 CURVE_STEPS = 16
 """Training losses are averaged over this many steps in curves.csv."""
 
+STUDIES_OF = ("words", "bytes")
 LABELS = {
-    "study-vanilla": "vanilla, 4 layers (E+D)",
-    "study-equal-compute": "vanilla, 5 layers (equal compute)",
-    "study-equal-parameters": "vanilla, 6 layers (equal parameters)",
-    "study-ncp": "NCP 2/2/2",
+    "vanilla": "vanilla, 4 layers (E+D)",
+    "equal-compute": "vanilla, 5 layers (equal compute)",
+    "equal-parameters": "vanilla, 6 layers (equal parameters)",
+    "ncp": "NCP 2/2/2",
 }
-COLORS = {
-    "study-vanilla": "#7a7a7a",
-    "study-equal-compute": "#2b6cb0",
-    "study-equal-parameters": "#2f855a",
-    "study-ncp": "#c05621",
-}
+COLORS = {"vanilla": "#7a7a7a", "equal-compute": "#2b6cb0", "equal-parameters": "#2f855a", "ncp": "#c05621"}
+CURVE_RATE = "1.6e-2"
+"""The rate at which the models' training losses are put side by side; every study tried it for all of them."""
 RUN_COLUMNS = (
     "name",
     "phase",
@@ -129,6 +130,8 @@ class Numbers:
 
     def __init__(self, folder: Path) -> None:
         self.runs = read_rows(folder / "runs.csv")
+        for run in self.runs:
+            run["model"] = run["recipe"].removeprefix("study-").removeprefix("words-")
         self.curves = read_rows(folder / "curves.csv")
         table = read_rows(folder / "documents.csv")
         self.tokens = np.array([float(row["tokens"]) for row in table])
@@ -141,26 +144,26 @@ class Numbers:
         return [run for run in self.runs if run["phase"] == phase]
 
     def tuned(self) -> dict[str, Row]:
-        """Recipe -> its tuning run with the lowest held-out loss."""
+        """Model -> its tuning run with the lowest held-out loss."""
         best: dict[str, Row] = {}
         for run in self.phase("tuning"):
-            kept = best.get(run["recipe"])
+            kept = best.get(run["model"])
             if kept is None or self.loss([run["name"]])[0] < self.loss([kept["name"]])[0]:
-                best[run["recipe"]] = run
+                best[run["model"]] = run
         return best
 
     def comparison(self) -> dict[str, dict[str, str]]:
-        """Recipe -> seed -> run: the tuned run, and those of the phase `comparison`."""
-        groups = {recipe: {run["seed"]: run["name"]} for recipe, run in self.tuned().items()}
+        """Model -> seed -> run: the tuned run, and those of the phase `comparison`."""
+        groups = {model: {run["seed"]: run["name"]} for model, run in self.tuned().items()}
         for run in self.phase("comparison"):
-            groups[run["recipe"]][run["seed"]] = run["name"]
+            groups[run["model"]][run["seed"]] = run["name"]
         return groups
 
     def equal_flops(self) -> dict[str, dict[str, str]]:
-        """As `comparison`, with the runs of the phase `equal-flops` in place of the recipes that have any."""
+        """As `comparison`, with the runs of the phase `equal-flops` in place of the models that have any."""
         groups: dict[str, dict[str, str]] = defaultdict(dict)
         for run in self.phase("equal-flops"):
-            groups[run["recipe"]][run["seed"]] = run["name"]
+            groups[run["model"]][run["seed"]] = run["name"]
         return {**self.comparison(), **groups}
 
     def loss(self, names: Iterable[str]) -> NDArray[np.float64]:
@@ -203,7 +206,7 @@ def runs_table(numbers: Numbers, phase: str) -> str:
         "| run | recipe | seed | overrides | LR | tokens | MFLOP/token | held-out nats/token | bits/byte | training, last 64 steps |",
         "|---|---|---:|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for run in sorted(numbers.phase(phase), key=lambda run: (list(LABELS).index(run["recipe"]), run["name"])):
+    for run in sorted(numbers.phase(phase), key=lambda run: (list(LABELS).index(run["model"]), run["name"])):
         (loss,) = numbers.loss([run["name"]])
         (bits,) = numbers.bits_per_byte([run["name"]])
         lines.append(
@@ -216,60 +219,55 @@ def runs_table(numbers: Numbers, phase: str) -> str:
 
 def comparison_table(numbers: Numbers, groups: Mapping[str, Mapping[str, str]]) -> str:
     """One row a model: size, compute, mean and spread over seeds, and the difference of NCP to it."""
-    ncp = groups.get("study-ncp", {})
+    ncp = groups.get("ncp", {})
     lines = [
         "| model | LR | parameters | tokens | MFLOP/token | TFLOP | seeds | nats/token, mean (standard deviation) | bits/byte "
-        "| NCP minus this, nats/token [95 % over documents] | by seed |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| NCP minus this, nats/token [95 % over documents] | 95 % over seeds | by seed |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
-    for recipe in LABELS:
-        if recipe not in groups:
+    for model in LABELS:
+        if model not in groups:
             continue
-        names = list(groups[recipe].values())
+        names = list(groups[model].values())
         run = next(run for run in numbers.runs if run["name"] == names[0])
         losses, bits = numbers.loss(names), numbers.bits_per_byte(names)
         spread = f" ({losses.std(ddof=1):.4f})" if len(losses) > 1 else ""
-        versus, seeds = "-", "-"
-        if recipe != "study-ncp" and set(ncp) & set(groups[recipe]):
-            mean, (low, high), each = numbers.difference(ncp, groups[recipe])
+        versus, over_seeds, seeds = "-", "-", "-"
+        if model != "ncp" and set(ncp) & set(groups[model]):
+            mean, (low, high), each = numbers.difference(ncp, groups[model])
             versus = f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
+            if (interval := mean_interval(each)) is not None:
+                over_seeds = f"[{interval[0]:+.4f}, {interval[1]:+.4f}]"
             seeds = ", ".join(f"{value:+.4f}" for value in each)
         flops, tokens = float(run["flops_per_token"]), int(run["tokens"])
         lines.append(
-            f"| {LABELS[recipe]} | {float(run['lr']):g} | {int(run['parameters']):,} | {tokens:,} | {flops / 1e6:.3f} "
-            f"| {flops * tokens / 1e12:.3f} | {len(names)} | {losses.mean():.4f}{spread} | {bits.mean():.4f} | {versus} | {seeds} |"
+            f"| {LABELS[model]} | {float(run['lr']):g} | {int(run['parameters']):,} | {tokens:,} | {flops / 1e6:.3f} "
+            f"| {flops * tokens / 1e12:.3f} | {len(names)} | {losses.mean():.4f}{spread} | {bits.mean():.4f} | {versus} | {over_seeds} | {seeds} |"
         )
     return "\n".join(lines)
 
 
 def curves_table(numbers: Numbers) -> str:
-    """Training loss of the runs at seed 1 and equal rate, which see the same batches, over the steps that all have."""
-    names = [
-        "tuning-vanilla-1.6e-2",
-        "tuning-compute-1.6e-2",
-        "tuning-parameters-1.6e-2",
-        "tuning-ncp-1.6e-2",
-    ]
-    losses: dict[str, dict[int, float]] = defaultdict(dict)
+    """Training loss of the runs at seed 1 and equal rate, which see the same batches, in eighths of their steps."""
+    names = [f"tuning-{model}-{CURVE_RATE}" for model in ("vanilla", "compute", "parameters", "ncp")]
+    losses: dict[str, list[float]] = defaultdict(list)
     for row in numbers.curves:
         if row["loss"] == "ntp":
-            losses[row["name"]][int(row["step"])] = float(row["mean"])
+            losses[row["name"]].append(float(row["mean"]))
     names = [name for name in names if name in losses]
-    last = min(max(losses[name]) for name in names)
-    shown = [step for step in (64, 128, 192, 256, 320, 384, 448, 512) if step <= last]
+    each = min(len(losses[name]) for name in names) // 8
     lines = [f"| steps | {' | '.join(names)} |", "|---:|" + "---:|" * len(names)]
-    for step in shown:
-        means = [
-            np.mean([losses[name][s] for s in range(step - 48, step + 1, CURVE_STEPS)]) for name in names
-        ]
-        lines.append(f"| {step - 63} - {step} | {' | '.join(f'{mean:.4f}' for mean in means)} |")
+    for first in range(0, 8 * each, each):
+        means = [np.mean(losses[name][first : first + each]) for name in names]
+        steps = f"{first * CURVE_STEPS + 1} - {(first + each) * CURVE_STEPS}"
+        lines.append(f"| {steps} | {' | '.join(f'{mean:.4f}' for mean in means)} |")
     return "\n".join(lines)
 
 
 def knobs_table(numbers: Numbers, reference: str, phase: str = "knobs") -> str:
     """One row a variant of NCP, against the run `reference` of the same seed, rate and tokens."""
     lines = [
-        "| variant | nats/token | minus reference [95 % over documents] | without its concepts | R2 of concepts against their mean | against the last concept | codebook perplexity of 32 |",
+        "| variant | nats/token | minus reference [95 % over documents] | without its concepts | R2 of concepts against their mean | against the last concept | codebook perplexity |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     base = next((run for run in numbers.runs if run["name"] == reference), None)
@@ -282,7 +280,7 @@ def knobs_table(numbers: Numbers, reference: str, phase: str = "knobs") -> str:
             mean, (low, high), _ = numbers.difference({"": run["name"]}, {"": reference})
             versus = f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
         changed = [part for part in run["overrides"].split() if "lr=" not in part]
-        label = "study-ncp, the reference" if run is base else " ".join((run["recipe"], *changed))
+        label = f"{run['recipe']}, the reference" if run is base else " ".join((run["recipe"], *changed))
         cells = [
             f"{float(run[column]):.{digits}f}" if run[column] else "-"
             for column, digits in (
@@ -334,56 +332,63 @@ def plot(numbers: Numbers) -> str:
     )
     parts.append(f'<text x="{left - 54}" y="14" fill="#222">held-out nats/token</text>')
     for x, y, run in zip(xs, ys, runs, strict=True):
-        color = COLORS[run["recipe"]]
+        color = COLORS[run["model"]]
         parts.append(
             f'<circle cx="{to_x(float(x)):.1f}" cy="{to_y(float(y)):.1f}" r="4.5" fill="none" stroke="{color}" stroke-width="1.8"/>'
         )
     means: dict[tuple[str, float], list[float]] = defaultdict(list)
     for x, y, run in zip(xs, ys, runs, strict=True):
-        means[run["recipe"], float(x)].append(float(y))
-    for (recipe, x), values in means.items():
+        means[run["model"], float(x)].append(float(y))
+    for (model, x), values in means.items():
         y = to_y(float(np.mean(values)))
         parts.append(
-            f'<line x1="{to_x(x) - 11:.1f}" x2="{to_x(x) + 11:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{COLORS[recipe]}" stroke-width="2.5"/>'
+            f'<line x1="{to_x(x) - 11:.1f}" x2="{to_x(x) + 11:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{COLORS[model]}" stroke-width="2.5"/>'
         )
-    for index, (recipe, label) in enumerate(LABELS.items()):
+    for index, (model, label) in enumerate(LABELS.items()):
         x, y = left + (index % 2) * 320, height - 30 + (index // 2) * 18
         parts.append(
-            f'<circle cx="{x}" cy="{y - 4}" r="4.5" fill="none" stroke="{COLORS[recipe]}" stroke-width="1.8"/>'
+            f'<circle cx="{x}" cy="{y - 4}" r="4.5" fill="none" stroke="{COLORS[model]}" stroke-width="1.8"/>'
         )
         parts.append(f'<text x="{x + 12}" y="{y}" fill="#222">{label}</text>')
     return "\n".join((*parts, "</svg>", ""))
 
 
-def write(numbers: Numbers, page: Path, picture: Path) -> None:
-    """Put the tables between the page's `<!-- table NAME -->` and `<!-- end -->` lines, and the plot beside it."""
-    makers = {
-        "heldout": lambda: corpus_table(numbers),
-        "regime": lambda: runs_table(numbers, "regime"),
-        "tuning": lambda: runs_table(numbers, "tuning"),
-        "curves": lambda: curves_table(numbers),
-        "comparison": lambda: comparison_table(numbers, numbers.comparison()),
-        "equal-flops": lambda: comparison_table(numbers, numbers.equal_flops()),
-        "knobs": lambda: knobs_table(numbers, numbers.tuned()["study-ncp"]["name"]),
-    }
+TABLES: dict[str, Callable[[Numbers], str]] = {
+    "heldout": corpus_table,
+    "regime": lambda numbers: runs_table(numbers, "regime"),
+    "tuning": lambda numbers: runs_table(numbers, "tuning"),
+    "curves": curves_table,
+    "comparison": lambda numbers: comparison_table(numbers, numbers.comparison()),
+    "equal-flops": lambda numbers: comparison_table(numbers, numbers.equal_flops()),
+    "knobs": lambda numbers: knobs_table(numbers, numbers.tuned()["ncp"]["name"]),
+}
+
+
+def write(studies: Mapping[str, Numbers], page: str) -> str:
+    """The page with the tables between its `<!-- table STUDY/NAME -->` and `<!-- end -->` lines made anew."""
 
     def fill(match: re.Match[str]) -> str:
-        return f"<!-- table {match[1]} -->\n{makers[match[1]]()}\n<!-- end -->"
+        study, name = match[1], match[2]
+        return f"<!-- table {study}/{name} -->\n{TABLES[name](studies[study])}\n<!-- end -->"
 
-    text = re.sub(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", fill, page.read_text(), flags=re.DOTALL)
-    page.write_text(text)
-    picture.write_text(plot(numbers))
+    return re.sub(r"<!-- table (\w+)/([\w-]+) -->\n.*?<!-- end -->", fill, page, flags=re.DOTALL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("action", choices=("collect", "write"))
-    parser.add_argument("--work", type=Path, default=Path("study-work"))
+    actions = parser.add_subparsers(dest="action", required=True)
+    collecting = actions.add_parser("collect")
+    collecting.add_argument("study", choices=STUDIES_OF)
+    collecting.add_argument("--work", type=Path, default=Path("study-work"))
+    actions.add_parser("write")
     arguments = parser.parse_args()
     if arguments.action == "collect":
-        collect(arguments.work, NUMBERS)
-    else:
-        write(Numbers(NUMBERS), PAGE, NUMBERS / "loss_over_compute.svg")
+        collect(arguments.work, NUMBERS / arguments.study)
+        return
+    studies = {study: Numbers(NUMBERS / study) for study in STUDIES_OF}
+    for study, numbers in studies.items():
+        (NUMBERS / study / "loss_over_compute.svg").write_text(plot(numbers))
+    PAGE.write_text(write(studies, PAGE.read_text()))
 
 
 if __name__ == "__main__":
