@@ -62,12 +62,18 @@ def request_attempt_stop(storage: Storage, step_key: str, attempt: int) -> None:
 
 
 def request_preemption(storage: Storage, step_key: str, attempt: int, reason: str) -> None:
-    """As `request_attempt_stop`, because the machine is taken away; a stop that was asked for before stands."""
+    """As `request_attempt_stop`, because the machine is taken away; a stop or a failure that came before stands."""
     storage.create_json(_attempt_key(step_key, attempt), {"at": time.time(), "preempted": reason})
 
 
+def mark_attempt_failed(storage: Storage, step_key: str, attempt: int) -> None:
+    """Say that a worker of the attempt ends by an error of its own, which makes a later `request_preemption` void: when one
+    worker fails, Ray ends the others by the same SIGTERM that announces a preemption."""
+    storage.create_json(_attempt_key(step_key, attempt), {"at": time.time(), "failed": True})
+
+
 def preemption_reason(storage: Storage, step_key: str, attempt: int) -> str | None:
-    """Why the attempt was told to stop, if that was a preemption and no person asked."""
+    """Why the attempt was told to stop, if that was a preemption, no person asked and no worker had failed before."""
     key = _attempt_key(step_key, attempt)
     return storage.read_json(key).get("preempted") if storage.exists(key) else None
 

@@ -118,7 +118,7 @@ class RayHead(RayNode):
     `grows_by`: Ray's real autoscaler adds one node of so many CPUs when work asks for it.
     """
 
-    def __init__(self, folder: Path, *, num_cpus: float = 2, grows_by: int = 0):
+    def __init__(self, folder: Path, *, num_cpus: int = 2, grows_by: int = 0):
         self.token = secrets.token_hex(32)
         self.environment = {
             "RAY_AUTH_MODE": "token",
@@ -139,7 +139,7 @@ class RayHead(RayNode):
             f"--dashboard-port={self.address.rpartition(':')[2]}",
             f"--temp-dir={self._temporary}",
             f"--ray-client-server-port={client_port}",
-            f"--num-cpus={num_cpus:g}",
+            f"--num-cpus={num_cpus}",
         ]
         environment = dict(self.environment)
         if grows_by:
@@ -185,9 +185,9 @@ class RayHead(RayNode):
 class RayWorker(RayNode):
     """A worker node of `head` with the loopback address `ip`. Entering waits until the head knows it."""
 
-    def __init__(self, folder: Path, head: RayHead, *, ip: str, num_cpus: float = 2):
+    def __init__(self, folder: Path, head: RayHead, *, ip: str, num_cpus: int = 2):
         self._head, self._ip = head, ip
-        options = [f"--address={head.gcs_address}", f"--node-ip-address={ip}", f"--num-cpus={num_cpus:g}"]
+        options = [f"--address={head.gcs_address}", f"--node-ip-address={ip}", f"--num-cpus={num_cpus}"]
         super().__init__(folder / f"ray-{ip}.log", options, head.environment)
 
     def __enter__(self) -> RayWorker:

@@ -25,7 +25,8 @@ class Alert:
     """One row. `severity` is `error` where the attempt ends with it, else `warning`."""
 
     kind: str
-    """`skipped_step`, `loss_spike`, `non_finite_loss`, `unstable`, `stall`, `dead_codebook`, `checkpoint_failed`."""
+    """`skipped_step`, `loss_spike`, `non_finite_loss`, `unstable`, `stall`, `dead_codebook`, `checkpoint_failed`,
+    `retention_failed`."""
     severity: str
     message: str
     step: int | None

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from curriculum.tokens import stage_steps
+from jobs.training.alerts import Alert, write_alert
 from jobs.training.checkpoint import load_tensors, model_tensors, optimizer_tensors, save_tensors
 from jobs.training.retention import Retention
 from jobs.training.train_job import TrainJob
@@ -44,7 +45,7 @@ def write_milestone(
     """Write `tensors` as the milestone after optimizer step `step` (0: before the first), marker last.
 
     All ranks call it; `group` carries its collectives (None: the default group). Returns when the milestone is complete
-    and older ones are pruned. Raises Superseded on every rank when another attempt has taken the trajectory over.
+    and older ones are pruned; what cannot be deleted is an alert and no error. Raises Superseded on every rank when another attempt has taken the trajectory over.
     """
     data_key = f"{job.step_key}/checkpoints/{step:09d}-a{job.attempt:06d}"
     if dist.get_rank() == 0:  # a restarted worker group may have died while writing these very files
@@ -55,11 +56,27 @@ def write_milestone(
     if dist.get_rank() == 0:
         verdict[0] = _publish(storage, job, step, data_key, files, stability)
         if not verdict[0]:
-            retention.prune(job.attempt)
-            retention.write_csv()
+            _tidy(storage, job, retention)
     dist.broadcast_object_list(verdict, src=0, group=group)
     if verdict[0]:
         raise Superseded(verdict[0])
+
+
+def _tidy(storage: Storage, job: TrainJob, retention: Retention) -> None:
+    """Prune after a milestone that is complete. Old data that stays takes room, which is no reason to end a training."""
+    try:
+        retention.prune(job.attempt)
+        retention.write_csv()
+    except OSError as error:
+        alert = Alert(
+            kind="retention_failed",
+            severity="warning",
+            message=f"checkpoints that nothing needs could not be deleted, and take room: {type(error).__name__}: {error}",
+            step=None,  # so it is said once an attempt
+            attempt=job.attempt,
+            run=job.run,
+        )
+        write_alert(storage, job.step_key, alert)
 
 
 def load_milestone(

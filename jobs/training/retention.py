@@ -38,19 +38,29 @@ class Retention:
     def prune(self, attempt: int) -> None:
         """Delete what nothing needs, markers first, so that a reader never finds one without its data.
 
-        What earlier attempts than `attempt` left half-written goes too.
+        What earlier attempts than `attempt` left half-written goes too. Raises OSError for what could not be deleted, after
+        all the rest was.
         """
+        failed: list[OSError] = []
         markers = self._current()
         kept = self._kept(markers)
         for step in [step for step in markers if step not in kept]:
             self._store.retract_milestone(step)
-            self._storage.delete_tree(markers[step]["data"])
+            self._delete(markers[step]["data"], failed)
             del markers[step]
         named = {marker["data"].rpartition("/")[2] for marker in markers.values()}
         for name in self._storage.children(f"{self._store.key}/checkpoints"):
             match = _DATA.fullmatch(name)
             if match and name not in named and int(match["attempt"]) < attempt:
-                self._storage.delete_tree(f"{self._store.key}/checkpoints/{name}")
+                self._delete(f"{self._store.key}/checkpoints/{name}", failed)
+        if failed:
+            raise failed[0]
+
+    def _delete(self, key: str, failed: list[OSError]) -> None:
+        try:
+            self._storage.delete_tree(key)
+        except OSError as error:
+            failed.append(error)
 
     def write_csv(self) -> None:
         """Rewrite the trajectory's `checkpoints.csv`, all or nothing."""
@@ -97,13 +107,6 @@ class Retention:
             *awaiting_evaluation(self._storage, self._store.key, steps),
             *pinned_milestones(self._storage, self._store.key),
         }
-
-
-def prune(storage: Storage, step_key: str, attempt: int) -> None:
-    """Delete the milestones of a trajectory that nothing needs, and tell people what is left."""
-    retention = Retention(storage, step_key)
-    retention.prune(attempt)
-    retention.write_csv()
 
 
 def pin_milestone(storage: Storage, step_key: str, step: int, reason: str) -> str:

@@ -13,6 +13,7 @@ else: a loss that is not a number is noticed there, its step having been skipped
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from curriculum.tokens import evaluated_steps
-from jobs.stop import request_preemption
+from jobs.stop import mark_attempt_failed, request_preemption
 from jobs.training.alerts import AlertWatch
 from jobs.training.attempt_watch import AttemptWatch
 from jobs.training.load_initial import load_initial
@@ -221,8 +222,10 @@ class _Trainer:
                 ) as watchdog,
             ):
                 self._run(watchdog, start)
-        except tuple(ALERTED) as error:
-            if self.rank == 0:
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # storage may be what fails; `error` is what matters
+                mark_attempt_failed(self.storage, job.step_key, job.attempt)
+            if self.rank == 0 and isinstance(error, tuple(ALERTED)):
                 self.alerts.fail(ALERTED[type(error)], error, self.taken + 1)
             raise
         finally:

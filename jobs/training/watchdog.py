@@ -15,6 +15,7 @@ import threading
 import time
 from types import TracebackType
 
+from jobs.stop import mark_attempt_failed
 from jobs.training.alerts import Alert, write_alert
 from pipeline.storage import Storage
 
@@ -54,6 +55,7 @@ class Watchdog:
             still = time.monotonic() - self._last
             if still > self._timeout:
                 try:
+                    mark_attempt_failed(self._storage, self._step_key, self._attempt)
                     self._storage.write_bytes(self._key, self._stacks(still))
                     self._alert(still)
                 finally:

@@ -60,12 +60,16 @@ def test_a_stage_shrinks_with_a_lost_node_and_grows_with_a_new_one(
 
     with (
         RayHead(tmp_path, num_cpus=0) as head,
-        RayWorker(tmp_path, head, ip="127.0.0.2", num_cpus=0.5),
-        RayWorker(tmp_path, head, ip="127.0.0.3", num_cpus=0.5) as lost,
+        RayWorker(tmp_path, head, ip="127.0.0.2", num_cpus=1),
+        RayWorker(tmp_path, head, ip="127.0.0.3", num_cpus=1) as lost,
     ):
         for name, value in head.environment.items():
             monkeypatch.setenv(name, value)
-        elastic = ("runtime.num_workers=[1,2]", "runtime.elastic_check_seconds=1")
+        elastic = (
+            "runtime.num_workers=[1,2]",
+            "runtime.cpus_per_worker=1",
+            "runtime.elastic_check_seconds=1",
+        )
         code, output = ncp(
             storage, "submit", SMALL, *LENGTH, *elastic, "--address", head.address, keep_ray=True
         )
@@ -76,7 +80,7 @@ def test_a_stage_shrinks_with_a_lost_node_and_grows_with_a_new_one(
         wait_for(lambda: _workers(storage) == 1)
         shrunk = max(milestones(storage, "stage1"))
         wait_for(lambda: max(milestones(storage, "stage1")) > shrunk)
-        with RayWorker(tmp_path, head, ip="127.0.0.4", num_cpus=0.5):
+        with RayWorker(tmp_path, head, ip="127.0.0.4", num_cpus=1):
             wait_for(lambda: _workers(storage) == 2)
             wait_for(lambda: _done(storage))
 

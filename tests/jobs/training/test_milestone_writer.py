@@ -12,6 +12,7 @@ import torch
 from curriculum.load import load_recipe
 from curriculum.model_spec import ModelSpec
 from curriculum.schema import PrecisionSpec
+from jobs.training.alerts import alert_keys, read_alert
 from jobs.training.milestone_writer import CheckpointFailed, MilestoneWriter
 from jobs.training.milestones import load_milestone, training_state
 from jobs.training.snapshot import Snapshot
@@ -109,6 +110,25 @@ def test_a_write_that_fails_is_raised_at_the_next_look_and_the_milestone_before_
         writer.check()
     writer.check()  # told once
     assert StepStore(storage, KEY).newest_milestone(100) == 10
+
+
+def test_what_cannot_be_deleted_is_said_once_and_ends_nothing(storage: Storage) -> None:
+    """Left over from the attempt before: a file where a checkpoint's folder would be. What can go, goes."""
+    job = _job(storage, attempt=2)
+    storage.write_bytes(f"{KEY}/checkpoints/000000005-a000001", b"in the way")
+    storage.write_bytes(f"{KEY}/checkpoints/000000007-a000001/__0_0.distcp", b"half of one")
+    writer, _, _ = _writer(job)
+    for step in (10, 20, 30):
+        writer.save(step, {})
+    writer.wait()
+    assert StepStore(storage, KEY).milestones() == [10, 30]
+    assert storage.children(f"{KEY}/checkpoints") == [
+        "000000005-a000001",
+        "000000010-a000002",
+        "000000030-a000002",
+    ]
+    (alert,) = (read_alert(storage, key) for key in alert_keys(storage, KEY))
+    assert alert.kind == "retention_failed" and "000000005-a000001" in alert.message
 
 
 def test_a_superseded_writer_says_so_and_publishes_nothing(storage: Storage) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from jobs.stop import preemption_reason, request_attempt_stop, request_preemption
+from jobs.stop import mark_attempt_failed, preemption_reason, request_attempt_stop, request_preemption
 from jobs.training.preemption import PreemptionNotice
 from pipeline.storage import Storage
 from tests.ncp_process import ROOT
@@ -51,13 +51,19 @@ def test_without_a_notice_nothing_happens() -> None:
     assert reasons == []
 
 
-def test_a_person_who_asked_to_stop_is_not_turned_into_a_preemption() -> None:
+def test_neither_a_person_who_asked_to_stop_nor_a_failure_is_turned_into_a_preemption() -> None:
     storage = Storage("memory://preemption")
     request_attempt_stop(storage, "steps/s", 1)
     request_preemption(storage, "steps/s", 1, "SIGTERM")
     assert preemption_reason(storage, "steps/s", 1) is None
     request_preemption(storage, "steps/s", 2, "SIGTERM")
     assert preemption_reason(storage, "steps/s", 2) == "SIGTERM"
+    mark_attempt_failed(storage, "steps/s", 2)
+    assert preemption_reason(storage, "steps/s", 2) == "SIGTERM", (
+        "a notice that came first explains the failure"
+    )
     request_attempt_stop(storage, "steps/s", 2)
     assert preemption_reason(storage, "steps/s", 2) is None
+    mark_attempt_failed(storage, "steps/s", 3)
+    request_preemption(storage, "steps/s", 3, "SIGTERM")
     assert preemption_reason(storage, "steps/s", 3) is None

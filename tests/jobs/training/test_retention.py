@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.training.retention import Retention, pin_milestone, pinned, prune, unpin_milestone
+from jobs.training.retention import Retention, pin_milestone, pinned, unpin_milestone
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
@@ -39,6 +39,13 @@ def _milestone(storage: Storage, step: int, *, attempt: int = 1, **marker: Any) 
 def _named(step: int) -> dict[str, Any]:
     """A stage in a run's record, stopping there."""
     return {"name": "stage1", "kind": "stage", "key": KEY, "milestone": step, "needs": []}
+
+
+def prune(storage: Storage, step_key: str, attempt: int) -> None:
+    """As after a milestone."""
+    retention = Retention(storage, step_key)
+    retention.prune(attempt)
+    retention.write_csv()
 
 
 def _left(storage: Storage) -> list[int]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from jobs.stop import preemption_reason, request_preemption
 from jobs.training.watchdog import EXIT_CODE
 from pipeline.storage import Storage
 from tests.ncp_process import ROOT
@@ -35,6 +36,8 @@ def test_a_worker_that_stands_still_leaves_its_stacks_and_ends(tmp_path: Path) -
     assert _run(tmp_path, "hang") == EXIT_CODE
     stacks = Storage(str(tmp_path)).read_bytes("steps/s/stacks/000003-rank1.txt").decode()
     assert "no step for 1 seconds" in stacks and "where_it_hangs" in stacks
+    request_preemption(Storage(str(tmp_path)), "steps/s", 3, "the SIGTERM that follows")
+    assert preemption_reason(Storage(str(tmp_path)), "steps/s", 3) is None
 
 
 def test_a_worker_that_takes_steps_is_left_alone(tmp_path: Path) -> None:
