@@ -111,9 +111,9 @@ def test_storage_that_refuses_a_checkpoint_costs_an_attempt_and_no_bit(
 FULL_DISK = """
 mount -t tmpfs -o size=$SIZE tmpfs $DISK
 cp -r $STAGED $DISK/store
-timeout 900 $NCP --storage $DISK/store run $RECIPE runtime.retries=1 > $OUT/first.log 2>&1 || echo $? > $OUT/first.code
+timeout 900 $NCP run $RECIPE runtime.retries=1 > $OUT/first.log 2>&1 || echo $? > $OUT/first.code
 rm $DISK/store/ballast
-timeout 900 $NCP --storage $DISK/store run $RECIPE > $OUT/second.log 2>&1 || echo $? > $OUT/second.code
+timeout 900 $NCP run $RECIPE > $OUT/second.log 2>&1 || echo $? > $OUT/second.code
 cp -r $DISK/store $OUT/store
 """
 
@@ -130,6 +130,7 @@ def test_a_disk_that_is_full_ends_the_run_and_a_freed_one_goes_on_to_the_same_bi
     environment = {
         "SIZE": str(_bytes(storage) + 5 * milestone),
         "DISK": str(disk),
+        "NCP_STORAGE": str(disk / "store"),
         "STAGED": str(storage),
         "OUT": str(out),
         "NCP": f"{sys.executable} -m jobs.cli",
