@@ -121,14 +121,15 @@ cp -r $DISK/store $OUT/store
 def test_a_disk_that_is_full_ends_the_run_and_a_freed_one_goes_on_to_the_same_bits(
     storage: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """A file system of its own, in a namespace that ends with its processes; a file on it takes the room of the later milestones."""
-    milestone = _bytes(uninterrupted / _store(uninterrupted).key) // len(milestones(uninterrupted, "stage1"))
+    """A file system of its own, in a namespace that ends with its processes, with room for the first two milestones and no third."""
+    checkpoints = uninterrupted / _store(uninterrupted).key / "checkpoints"
+    milestone = _bytes(checkpoints) // len(milestones(uninterrupted, "stage1"))
     (storage / "ballast").write_bytes(bytes(30 * milestone))
     out, disk = tmp_path / "out", tmp_path / "disk"
     for folder in (out, disk):
         folder.mkdir()
     environment = {
-        "SIZE": str(_bytes(storage) + 5 * milestone),
+        "SIZE": str(_bytes(storage) + 5 * milestone // 2),
         "DISK": str(disk),
         "NCP_STORAGE": str(disk / "store"),
         "STAGED": str(storage),
@@ -149,7 +150,8 @@ def test_a_disk_that_is_full_ends_the_run_and_a_freed_one_goes_on_to_the_same_bi
 
 
 def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """As a file system counts them, in blocks."""
+    return sum(-(-path.stat().st_size // 4096) * 4096 for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_file_that_may_grow_no_further_costs_an_attempt_and_no_bit(
