@@ -49,12 +49,15 @@ def _step_alerts(storage: Storage, step: StepStatus) -> list[RunAlert]:
     failure = StepStore(storage, step.key).failure() if step.state in ("failed", "running") else None
     if failure is not None:
         again = step.state == "running"
+        now = (
+            "another follows" if step.attempt == failure["attempt"] else f"attempt {step.attempt} is running"
+        )
         text = f"attempt {failure['attempt']} failed: {failure['error']}"
         alerts.append(
             RunAlert(
                 severity="warning" if again else "error",
                 kind="retried" if again else "failed",
-                message=f"{text}; attempt {step.attempt} is running" if again else text,
+                message=f"{text}; {now}" if again else text,
                 name=step.name,
                 at=failure.get("at"),
             )

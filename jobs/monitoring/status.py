@@ -12,6 +12,8 @@ from jobs.runs import read_run
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
+RETRY_GRACE_SECONDS = 120.0
+"""How long after its announced time the next attempt is still believed in: it may have to wait for its place."""
 REMOTE_READERS = 16
 """Steps that are looked up at once where every look is a round trip."""
 
@@ -143,6 +145,13 @@ def _state(
         seen = f", last sign of life {time.time() - progress['at']:.0f} s ago" if progress else ""
         return "running", f"{text} ({held}{seen})", held.number, None
     failure = store.failure()
+    if failure is not None and _is_retried(failure):
+        return (
+            "running",
+            f"attempt {failure['attempt']} failed, another follows: {failure['error']}",
+            failure["attempt"],
+            None,
+        )
     if failure is not None:
         return "failed", f"attempt {failure['attempt']}: {failure['error']}", failure["attempt"], None
     newest = store.newest_milestone(milestone) if milestone is not None else None
@@ -150,6 +159,12 @@ def _state(
         detail = f"resumable at step {newest}" if newest else "no holder; the next run continues it"
         return "stopped", detail, attempt, None
     return "waiting", "", None, None
+
+
+def _is_retried(failure: Mapping[str, Any]) -> bool:
+    """Whether the runner that recorded the failure has announced another attempt and may still start it."""
+    pause = failure.get("again_in")
+    return pause is not None and time.time() < failure["at"] + pause + RETRY_GRACE_SECONDS
 
 
 def _milestone_seconds(store: StepStore, marker: Mapping[str, Any]) -> float | None:

@@ -313,9 +313,9 @@ class _Run:
     ) -> Failure | _Wait:
         kind = _failure_class(error)
         message = redact(one_line(error))
-        if number:
-            self._record_failure(step, number, kind, message, error)
         pause = progress.budget.spend(kind, progressed=self._progressed(step, progress))
+        if number:
+            self._record_failure(step, number, kind, message, error, pause)
         if pause is None:
             return self._give_up(step, number, message, kind)
         left = progress.budget.left(kind)
@@ -327,12 +327,15 @@ class _Run:
         self._say(Event(kind="failed", step=step, detail=message, attempt=number))
         return Failure(message=message, user=kind == USER)
 
-    def _record_failure(self, step: Step, number: int, kind: str, message: str, error: Exception) -> None:
+    def _record_failure(
+        self, step: Step, number: int, kind: str, message: str, error: Exception, pause: float | None
+    ) -> None:
         record = {
             "error": message,
             "class": kind,
             "traceback": redact("".join(traceback.format_exception(error))),
             "run": self.run,
+            "again_in": pause,  # seconds; None: no further attempt by this run
         }
         with contextlib.suppress(OSError):  # the storage may be what failed; the event tells it all the same
             step_store(self.storage, step).write_failure(number, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from jobs.monitoring.display import RunDisplay
 from jobs.monitoring.status import duration, progress_text, run_status
 from pipeline.dag.holder import Holder
-from pipeline.dag.runner import StepContext, run_steps
+from pipeline.dag.retry import RetryPolicy
+from pipeline.dag.runner import Event, StepContext, run_steps
 from pipeline.dag.step import Step
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
@@ -61,6 +63,38 @@ def test_the_states_of_a_run_that_failed(storage: Storage) -> None:
     assert status["b"] == ("failed", "attempt 1: source x: no documents")
     assert status["c"] == ("waiting", "")
     assert run_status(storage, "r").state == "failed"
+
+
+def test_between_two_attempts_a_step_has_not_failed(storage: Storage) -> None:
+    step = _step("a")
+    _record(storage, step)
+    seen = []
+
+    def look(event: Event) -> None:
+        if event.kind in ("retrying", "failed"):
+            seen.append(_status(storage)["a"])
+
+    def work(context: StepContext) -> dict[str, Any]:
+        raise OSError("node n1 went away")
+
+    retry = RetryPolicy(infrastructure=1, backoff_seconds=0.001)
+    run_steps([step], storage, {"work": work}, run="r", on_event=look, retry=retry)
+    assert seen == [
+        ("running", "attempt 1 failed, another follows: OSError: node n1 went away"),
+        ("failed", "attempt 2: OSError: node n1 went away"),
+    ]
+
+
+def test_a_retry_that_never_came_is_a_failure(storage: Storage) -> None:
+    """The runner was killed in the pause before it."""
+    step = _step("a")
+    _record(storage, step)
+    failure = {"error": "lost", "class": "infrastructure", "again_in": 5.0}
+    StepStore(storage, step.key).write_failure(1, failure)
+    assert _status(storage)["a"][0] == "running"
+    path = f"{step.key}/failures/000001.json"
+    storage.write_json(path, {**storage.read_json(path), "at": time.time() - 200})
+    assert _status(storage)["a"] == ("failed", "attempt 1: lost")
 
 
 def test_a_running_step_shows_its_progress_and_its_holder(storage: Storage) -> None:
