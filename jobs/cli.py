@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 refused by a gate, 4
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
@@ -28,10 +29,12 @@ from jobs.commands import (
 from jobs.commands.terminal import out
 from jobs.evaluation.comparison import ComparisonError
 from jobs.evaluation.suites import SuiteError
-from jobs.exit_codes import USAGE
+from jobs.exit_codes import FAILED, USAGE
 from pipeline.data.errors import ShardError, SourceError
 from pipeline.storage import StorageError
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What a full or read-only disk answers."""
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -90,6 +93,13 @@ def main() -> None:
     ) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USAGE)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        print(
+            f"error: {error}; make room and give the command again: it goes on where it was", file=sys.stderr
+        )
+        sys.exit(FAILED)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,13 +21,18 @@ GRACE_SECONDS = 30.0
 
 
 class RunLog:
-    """Takes lines and writes them in parts. A context manager; safe to use from several threads."""
+    """Takes lines and writes them in parts. A context manager; safe to use from several threads.
+
+    A storage that refuses a part ends no run: its lines are kept and written with the next part. It is said on stderr.
+    """
 
     def __init__(self, storage: Storage, run: str):
         self._storage = storage
         self._folder = _claim_session(storage, run)
         self._lines: list[str] = []
         self._parts = 0
+        self.refused = False
+        """Whether storage did not take the last part."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._flush_regularly, name="run-log", daemon=True)
@@ -43,6 +49,8 @@ class RunLog:
         self._over.set()
         self._thread.join()
         self._flush()
+        if self._lines:
+            print(f"the last {len(self._lines)} lines of the run's log were not written", file=sys.stderr)
 
     def add(self, line: str) -> None:
         """One line, stamped with the time (UTC)."""
@@ -55,10 +63,22 @@ class RunLog:
 
     def _flush(self) -> None:
         with self._lock:
-            lines, self._lines = self._lines, []
-        if lines:
+            lines = list(self._lines)
+        if not lines:
+            return
+        try:
             self._storage.write_bytes(f"{self._folder}/{self._parts:06d}.txt", "".join(lines).encode())
-            self._parts += 1
+        except OSError as error:
+            if not self.refused:
+                print(
+                    f"the run's log could not be written, and will be tried again: {error}", file=sys.stderr
+                )
+            self.refused = True
+            return
+        with self._lock:
+            del self._lines[: len(lines)]
+        self._parts += 1
+        self.refused = False
 
 
 def read_run_log(

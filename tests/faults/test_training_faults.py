@@ -144,6 +144,7 @@ def test_a_disk_that_is_full_ends_the_run_and_a_freed_one_goes_on_to_the_same_bi
         check=True,
     )
     first = (out / "first.log").read_text()
+    assert "Traceback" not in first, first
     assert "No space left on device" in first and (out / "first.code").read_text().strip() == "1", first
     assert not (out / "second.code").exists(), (out / "second.log").read_text()
     assert_same_trajectory(out / "store", uninterrupted, STOP)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
 from curriculum.errors import RecipeError
+from jobs.monitoring import run_log
 from jobs.monitoring.run_log import RunLog, read_run_log, read_step_log
 from pipeline.storage import Storage
+from tests.ncp_process import wait_for
 
 
 @pytest.fixture
@@ -36,6 +39,27 @@ def test_how_a_session_ended_is_kept(storage: Storage) -> None:
         log.add("working")
         raise RuntimeError("head node gone")
     assert "ended by RuntimeError: head node gone" in "".join(read_run_log(storage, "r"))
+
+
+def test_what_storage_refuses_is_kept_and_written_when_it_answers_again(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file stands where the session's folder would be, so every part is refused by the file system itself."""
+    monkeypatch.setattr(run_log, "PART_SECONDS", 0.01)
+    with RunLog(storage, "r") as log:
+        folder = tmp_path / "runs" / "r" / "log" / "000001"
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        log.add("first")
+        wait_for(lambda: log.refused)
+        folder.unlink()
+        log.add("second")
+        wait_for(lambda: not log.refused)
+    assert [line.split(" ", 1)[1] for line in "".join(read_run_log(storage, "r")).splitlines()] == [
+        "first",
+        "second",
+    ]
+    assert capsys.readouterr().err.count("could not be written") == 1
 
 
 def test_following_a_run_that_nobody_works_on_ends(storage: Storage) -> None:
