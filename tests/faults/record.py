@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,26 +56,37 @@ class FaultRecord:
         return self.rows.get(test, {}).get("outcome") == "passed"
 
     def write_table(self) -> None:
-        rows = sorted(self.rows.values(), key=lambda row: row["test"])
-        counts = {
-            outcome: sum(row["outcome"] == outcome for row in rows)
+        counts = ", ".join(
+            f"{sum(row['outcome'] == outcome for row in self.rows.values())} {outcome}"
             for outcome in ("passed", "failed", "skipped")
-        }
+        )
         lines = [
             "# Faults",
             "",
             "What `make faults` did to real processes with real signals, and how it ended. Written by the command.",
-            f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped, at commit {self.commit}, "
-            f"Python {platform.python_version()}.",
+            f"{counts}, Python {platform.python_version()}, {os.cpu_count()} cores.",
             "",
-            "| fault | test | outcome | seconds |",
-            "|---|---|---|---:|",
+            *_table(self.rows.values()),
         ]
-        for row in rows:
-            outcome = row["outcome"] + (f": {row['why']}" if row["why"] else "")
-            where = row["test"].partition("::")[0].rpartition("/")[2]
-            lines.append(f"| {row['fault']} | {where} | {outcome} | {row['seconds']} |")
+        if older := self._older():
+            lines += ["", "Last run on code that has changed since:", "", *_table(older)]
         TABLE.write_text("\n".join(lines) + "\n")
+
+    def _older(self) -> list[dict[str, Any]]:
+        """The newest row of each test that was not run on the code as it stands."""
+        rows: dict[str, dict[str, Any]] = {}
+        for file in sorted(RESULTS.glob("*.jsonl"), key=lambda file: file.stat().st_mtime):
+            rows |= {row["test"]: row for row in map(json.loads, file.read_text().splitlines())}
+        return [row for test, row in rows.items() if test not in self.rows]
+
+
+def _table(rows: Iterable[dict[str, Any]]) -> list[str]:
+    lines = ["| fault | test | outcome | seconds | commit |", "|---|---|---|---:|---|"]
+    for row in sorted(rows, key=lambda row: row["test"]):
+        outcome = row["outcome"] + (f": {row['why']}" if row["why"] else "")
+        where = row["test"].partition("::")[0].rpartition("/")[2]
+        lines.append(f"| {row['fault']} | {where} | {outcome} | {row['seconds']} | {row['commit']} |")
+    return lines
 
 
 RECORD = FaultRecord()
