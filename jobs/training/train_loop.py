@@ -237,7 +237,7 @@ class _Trainer:
 
     def _preempted(self, reason: str) -> None:
         request_preemption(
-            self.storage, self.job.step_key, self.job.attempt, f"{reason} of the worker of rank {self.rank}"
+            self.storage, self.job.step_key, self.job.attempt, f"worker of rank {self.rank}: {reason}"
         )
 
     def _run(self, watchdog: Watchdog, start: int) -> None:

@@ -152,7 +152,7 @@ def test_a_preempted_worker_writes_one_final_milestone_and_says_why(storage: Sto
     worker.process.send_signal(signal.SIGTERM)  # who is in a hurry says it twice
     code, output = worker.finish()
     assert code == 0, output
-    assert preemption_reason(storage, worker.job.step_key, 1) == "SIGTERM of the worker of rank 0"
+    assert preemption_reason(storage, worker.job.step_key, 1) == "worker of rank 0: SIGTERM"
     newest = worker.store.milestones()[-1]
     assert newest == read_metrics(storage, worker.job.step_key)[-1].step < 100_000
 

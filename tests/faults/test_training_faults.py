@@ -53,7 +53,7 @@ def test_a_preempted_worker_costs_one_milestone_and_no_retry(storage: Path, unin
     os.kill(training_workers(run.process.pid)[1], signal.SIGTERM)
     code, output = run.finish()
     assert code == 0, output
-    assert "preempted: SIGTERM of the worker of rank" in output
+    assert "preempted: worker of rank" in output
     resumed = _store(storage).progress()
     assert resumed is not None and resumed["resumed_from"] >= 20
     assert_same_trajectory(storage, uninterrupted, STOP)
