@@ -105,7 +105,7 @@ def _raise_preempted(storage: Storage, job: TrainJob, cause: WorkerLost | None) 
     """Tell the runner that a machine was taken away, if it was: also when it went before the milestone was complete."""
     reason = preemption_reason(storage, job.step_key, job.attempt)
     if reason is not None:
-        raise Preempted(f"preempted: {reason}" + (f"; {cause}" if cause else "")) from cause
+        raise Preempted(f"{reason}; {cause}" if cause else reason) from cause
 
 
 def training_job(recipe: Recipe, context: StepContext) -> TrainJob:

@@ -53,7 +53,7 @@ def test_a_preempted_worker_costs_one_milestone_and_no_retry(storage: Path, unin
     os.kill(training_workers(run.process.pid)[1], signal.SIGTERM)
     code, output = run.finish()
     assert code == 0, output
-    assert "preempted: worker of rank" in output
+    assert "Preempted: worker of rank" in output
     resumed = _store(storage).progress()
     assert resumed is not None and resumed["resumed_from"] >= 20
     assert_same_trajectory(storage, uninterrupted, STOP)
@@ -66,7 +66,7 @@ def test_a_worker_that_hangs_is_dumped_and_replaced(storage: Path, uninterrupted
     os.kill(stopped, signal.SIGSTOP)
     code, output = run.finish()
     assert code == 0, output
-    assert "stage1: retrying" in output and "preempt" not in output, output
+    assert "stage1: retrying" in output and "Preempted" not in output, output
     store = _store(storage)
     (stacks,) = store.storage.keys(f"{store.key}/stacks")
     assert b"train_loop.py" in store.storage.read_bytes(stacks)
@@ -102,7 +102,7 @@ def test_storage_that_refuses_a_checkpoint_costs_an_attempt_and_no_bit(
     assert code == 0, output
     assert "the milestone was not written" in output and "the one before it stays the newest" in output
     assert output.count("stage1: retrying") == 1, output
-    assert "preempt" not in output, "the SIGTERM by which Ray ends the other worker is no preemption"
+    assert "Preempted" not in output, "the SIGTERM by which Ray ends the other worker is no preemption"
     assert "checkpoint_failed" in _alerts(storage)
     assert "retention_failed" in _alerts(storage), "the file that is still in the way"
     assert_same_trajectory(storage, uninterrupted, STOP)
