@@ -58,7 +58,7 @@ def s3_server(path: Path) -> Iterator[int]:
     ]
     command = [WEED, "server", f"-dir={path}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", *options]
     command += [f"-s3.config={path}/s3.json", "-s3.iam=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
-    command += ["-master.volumeSizeLimitMB=64", "-volume.max=20", "-master.telemetry=false"]
+    command += ["-master.volumeSizeLimitMB=512", "-volume.max=20", "-master.telemetry=false"]
     with open(path / "weed.log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=path)
     try:

@@ -38,7 +38,8 @@ from curriculum.schedule import learning_rate
 from curriculum.schema import PrecisionSpec, RuntimeSpec, StageSpec
 from jobs.cluster.ray_session import ray_session
 from jobs.training import train_loop
-from jobs.training.metric_log import MetricRow, MetricWriter, read_metrics
+from jobs.training.metric_log import read_metrics
+from jobs.training.step_clock import StepClock
 from jobs.training.train_job import TrainJob
 from ncp_model.flops import total_parameters
 from ncp_model.losses import LossDenominators, loss_counts
@@ -104,7 +105,7 @@ def bench_job(storage: Storage, settings: argparse.Namespace) -> TrainJob:
         stop_step=0,
         micro_batch_size=settings.micro_batch,
         checkpoint_every_steps=max(1, settings.steps // 2),
-        log_every_steps=1,
+        log_every_steps=settings.log_every,
     )
 
 
@@ -150,12 +151,12 @@ def _spawned_worker(rank: int, workers: int, store: str, job: TrainJob, marks_fi
 def _ray_worker(config: dict[str, Any]) -> None:
     marks = [(time.monotonic(), time.process_time())]
 
-    class NotingWriter(MetricWriter):
-        def add(self, row: MetricRow) -> None:
+    class NotingClock(StepClock):
+        def step_taken(self) -> None:
             marks.append((time.monotonic(), time.process_time()))
-            super().add(row)
+            super().step_taken()
 
-    train_loop.MetricWriter = NotingWriter
+    train_loop.StepClock = NotingClock
     train_loop.train(config["job"])
     if dist.get_rank() == 0:
         Path(config["marks"]).write_text(json.dumps(marks))
@@ -226,6 +227,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=8, help="sequences of a global batch")
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument(
+        "--log-every", type=int, default=10, help="steps between metric rows, as in olmo3-7b-ncp"
+    )
+    parser.add_argument(
         "--without-ray",
         action="store_true",
         help="run the loop in processes of our own, for what it costs by itself",
@@ -265,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{platform.machine()} CPU, {os.cpu_count()} cores, 1 thread a worker, torch {torch.__version__}, Python "
         f"{platform.python_version()}; load average {min(load):.1f} - {max(load):.1f} during the rounds. "
         f"{settings.workers} workers, {total_parameters(job.model) / 1e6:.1f}M parameters, {settings.batch} x "
-        f"{settings.length} tokens a step, {settings.rounds} rounds of {settings.steps} steps each, the first {WARM_UP} left out.\n"
+        f"{settings.length} tokens a step, {settings.rounds} rounds of {settings.steps} steps each, the first {WARM_UP} left out; a metric row every {settings.log_every} steps.\n"
     )
     print(f"| | bare script | {name} | ratio of a round's medians |")
     print("|---|---:|---:|---:|")
