@@ -35,6 +35,9 @@ class RayNode:
 
     def __init__(self, log: Path, options: list[str], environment: dict[str, str]):
         self.mark = secrets.token_hex(8)
+        # Of its own, as on a machine of its own: nodes that share one unpack shipped code over each other's working directories,
+        # and a process whose directory was replaced ends when it loads MKL. Short, for the sockets in it.
+        self._temporary = Path("/tmp") / f"ncp-ray-{secrets.token_hex(4)}"
         self._options, self._environment, self._log = options, environment, log
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -52,6 +55,7 @@ class RayNode:
                 [
                     *command,
                     f"--object-store-memory={OBJECT_STORE_BYTES}",
+                    f"--temp-dir={self._temporary}",
                     f"--dashboard-agent-listen-port={free_port()}",  # its default is the same for all of a host
                     *self._options,
                 ],
@@ -97,6 +101,7 @@ class RayNode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         give_up, starts = time.monotonic() + START_SECONDS, 1
@@ -130,14 +135,12 @@ class RayHead(RayNode):
         self.gcs_address = f"127.0.0.1:{port}"
         client_port = free_port()
         self.client_address = f"ray://127.0.0.1:{client_port}"
-        self._temporary = Path("/tmp") / f"ncp-ray-{secrets.token_hex(4)}"  # socket paths must be short
         options = [
             "--head",
             "--node-ip-address=127.0.0.1",
             f"--port={port}",
             "--dashboard-host=127.0.0.1",
             f"--dashboard-port={self.address.rpartition(':')[2]}",
-            f"--temp-dir={self._temporary}",
             f"--ray-client-server-port={client_port}",
             f"--num-cpus={num_cpus}",
         ]
@@ -157,12 +160,6 @@ class RayHead(RayNode):
         self.start()
         self._wait(self._answers)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def nodes(self) -> list[dict[str, str]]:
         """What the cluster says of its nodes: `node_ip`, `state` and more."""
