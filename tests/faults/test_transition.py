@@ -51,11 +51,12 @@ def test_the_banner_says_what_is_carried_and_what_starts_anew(two_stages: Path) 
     stage = load_recipe(RECIPE).stages["stage2"]
     assert transition["from"] == {"stage": "stage1", "step": STAGE1}
     assert transition["carried"] == "weights+optimizer"
-    assert transition["first_lr"] == learning_rate(stage, 0) == pytest.approx(1e-3)
+    assert transition["peak_lr"] == 1e-3
+    assert transition["first_lr"] == learning_rate(stage, 0) == pytest.approx(1e-3 * 11 / 12)  # of 12 steps to 0
     assert (transition["seed"], transition["data_position"]) == (5, 0)
     assert transition["tokens_total"] == STAGE1 * 512
     _, log = ncp(two_stages, "logs", next((two_stages / "runs").iterdir()).name)
-    assert "stage2 starts from stage1 step 20 (weights+optimizer): LR 0.001" in log
+    assert "stage2 starts from stage1 step 20 (weights+optimizer): LR 0.000917 (peak 0.001)" in log
 
 
 @pytest.mark.parametrize("point", POINTS)
