@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 LOOK_SECONDS = 5.0
 
 
@@ -37,8 +38,19 @@ def open_nodes() -> list[Mapping[str, Any]]:
     """What `ray.nodes()` lists, without the nodes that are being drained: nothing new is placed on those."""
     import ray
 
-    draining = draining_nodes()
+    draining = ask_cluster(draining_nodes)
     return [node for node in ray.nodes() if node["NodeID"] not in draining]
+
+
+def ask_cluster(question: Callable[[], T]) -> T:
+    """What `question` returns in a process of the cluster: in this one, or in a task for a driver that is a Ray client
+    (`ray://`), which has no access to the cluster's state of its own."""
+    import ray
+    from ray.util.client import ray as client
+
+    if not client.is_connected():
+        return question()
+    return ray.get(ray.remote(num_cpus=0)(question).remote())
 
 
 def draining_nodes() -> set[str]:

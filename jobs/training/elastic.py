@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from curriculum.schema import RuntimeSpec
-from jobs.cluster.capacity import open_nodes, places
+from jobs.cluster.capacity import ask_cluster, open_nodes, places
 from jobs.cluster.preflight import training_demand
 
 SETTLE_SECONDS = 10.0
@@ -42,12 +42,14 @@ def worker_count(room: int, runtime: RuntimeSpec) -> int:
 
 def free_resources() -> list[Mapping[str, Any]]:
     """What every node has free at this moment."""
-    from ray._private.state import (
-        available_resources_per_node,
-    )  # there is no public call that tells it by node
-
-    free = available_resources_per_node()
+    free = ask_cluster(_free_by_node)
     return [{**node, "Resources": free.get(node["NodeID"], {})} for node in open_nodes()]
+
+
+def _free_by_node() -> dict[str, dict[str, float]]:
+    from ray._private.state import available_resources_per_node  # no public call tells it by node
+
+    return available_resources_per_node()
 
 
 def choose_workers(

@@ -52,7 +52,9 @@ def test_the_banner_says_what_is_carried_and_what_starts_anew(two_stages: Path) 
     assert transition["from"] == {"stage": "stage1", "step": STAGE1}
     assert transition["carried"] == "weights+optimizer"
     assert transition["peak_lr"] == 1e-3
-    assert transition["first_lr"] == learning_rate(stage, 0) == pytest.approx(1e-3 * 11 / 12)  # of 12 steps to 0
+    assert (
+        transition["first_lr"] == learning_rate(stage, 0) == pytest.approx(1e-3 * 11 / 12)
+    )  # of 12 steps to 0
     assert (transition["seed"], transition["data_position"]) == (5, 0)
     assert transition["tokens_total"] == STAGE1 * 512
     _, log = ncp(two_stages, "logs", next((two_stages / "runs").iterdir()).name)
