@@ -153,11 +153,20 @@ class Numbers:
         return best
 
     def comparison(self) -> dict[str, dict[str, str]]:
-        """Model -> seed -> run: the tuned run, and those of the phase `comparison`."""
-        groups = {model: {run["seed"]: run["name"]} for model, run in self.tuned().items()}
-        for run in self.phase("comparison"):
-            groups[run["model"]][run["seed"]] = run["name"]
+        """Model -> seed -> run, at the learning rate that did best over the seeds, of those that were run with the most seeds."""
+        by_rate: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+        for phase in ("tuning", "comparison", "rate"):
+            for run in self.phase(phase):
+                by_rate[run["model"], run["lr"]][run["seed"]] = run["name"]
+        groups: dict[str, dict[str, str]] = {}
+        for (model, _), seeds in by_rate.items():
+            kept = groups.get(model)
+            if kept is None or self._rank(seeds) < self._rank(kept):
+                groups[model] = seeds
         return groups
+
+    def _rank(self, seeds: Mapping[str, str]) -> tuple[int, float]:
+        return -len(seeds), float(self.loss(seeds.values()).mean())
 
     def equal_flops(self) -> dict[str, dict[str, str]]:
         """As `comparison`, with the runs of the phase `equal-flops` in place of the models that have any."""
