@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class FaultRecord:
             "seconds": round(seconds, 1),
             "why": why,
             "commit": self.commit,
+            "at": time.time(),
         }
         self.rows[test] = row
         RESULTS.mkdir(parents=True, exist_ok=True)
@@ -74,10 +76,10 @@ class FaultRecord:
 
     def _older(self) -> list[dict[str, Any]]:
         """The newest row of each test that was not run on the code as it stands."""
-        rows: dict[str, dict[str, Any]] = {}
-        for file in sorted(RESULTS.glob("*.jsonl"), key=lambda file: file.stat().st_mtime):
-            rows |= {row["test"]: row for row in map(json.loads, file.read_text().splitlines())}
-        return [row for test, row in rows.items() if test not in self.rows]
+        lines = [line for file in RESULTS.glob("*.jsonl") for line in file.read_text().splitlines()]
+        rows = sorted(map(json.loads, lines), key=lambda row: row["at"])
+        newest = {row["test"]: row for row in rows}
+        return [row for test, row in newest.items() if test not in self.rows]
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> list[str]:
