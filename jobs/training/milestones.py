@@ -71,7 +71,7 @@ def _tidy(storage: Storage, job: TrainJob, retention: Retention) -> None:
         alert = Alert(
             kind="retention_failed",
             severity="warning",
-            message=f"checkpoints that nothing needs could not be deleted, and take room: {type(error).__name__}: {error}",
+            message=f"not all old checkpoints could be deleted, or checkpoints.csv rewritten: {type(error).__name__}: {error}",
             step=None,  # so it is said once an attempt
             attempt=job.attempt,
             run=job.run,

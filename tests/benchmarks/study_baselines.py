@@ -309,12 +309,18 @@ def main() -> None:
     torch.set_num_threads(1)
     work: Path = arguments.work.resolve()
     (work / "runs").mkdir(parents=True, exist_ok=True)
-    storage, output = stage_text(work, load_recipe(read_plan(arguments.plan)[0].recipe), arguments.text)
+    first = load_recipe(read_plan(arguments.plan)[0].recipe)
+    storage, output = stage_text(work, first, arguments.text)
     while True:
         left = [run for run in read_plan(arguments.plan) if not result_path(work, run).exists()]
         if not left:
             break
         run = StudyRun(left[0], work, storage, output)
+        if run.recipe.tokenizer != first.tokenizer:
+            raise ValueError(
+                f"{arguments.plan}: {left[0].name} has another tokenizer than the first run, whose shards lie in {work}; "
+                "give it a plan and a --work of its own"
+            )
         run.train()
         result = run.result()
         temporary = run.result_path.with_suffix(".tmp")
