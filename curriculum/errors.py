@@ -1,4 +1,4 @@
-"""The one error a recipe can raise."""
+"""What the user can put right, as against a bug: one base class for all packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 
-class RecipeError(ValueError):
+class InputError(ValueError):
+    """Something the user gave cannot be used. One line: what, where, and the fix. Never retried, never a traceback."""
+
+
+class RecipeError(InputError):
     """A recipe or override that cannot be run. One line: the key, the value and the fix."""
 
 

@@ -7,13 +7,35 @@ not been pinned) is the string UNKNOWN, and whatever contains it has no fingerpr
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from curriculum.fields import absent, yaml_name
+
 UNKNOWN = "unknown until pinned"
 """Stands where a digest will be once its source is pinned."""
+
+
+def identity_of(spec: Any) -> Any:
+    """A specification as plain values under its recipe names, without the fields that are `absent_at` their value.
+
+    So a field added to a specification later costs no stored output (curriculum.fields).
+    """
+    if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
+        values = {field: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+        return {
+            yaml_name(field.name): identity_of(value)
+            for field, value in values.items()
+            if not absent(field, value)
+        }
+    if isinstance(spec, Mapping):
+        return {str(key): identity_of(item) for key, item in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return [identity_of(item) for item in spec]
+    return spec
 
 
 def canonical_json(identity: Any) -> str:

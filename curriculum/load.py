@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from curriculum.errors import RecipeError, nearest
+from curriculum.fields import yaml_name
 from curriculum.model_spec import ModelSpec
 from curriculum.schema import Recipe
 from curriculum.validate import validate
@@ -77,7 +78,7 @@ def build(cls: type[T], value: Any, key: str) -> T:
         raise RecipeError(
             f"{key or 'recipe'}: {value!r} is not a section of keys; write one `name: value` a line"
         )
-    fields = {_yaml_name(field.name): field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    fields = {yaml_name(field.name): field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = _type_hints(cls)
     arguments: dict[str, Any] = {}
     for name, item in value.items():
@@ -203,7 +204,7 @@ def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """A dataclass tree as plain dicts, lists and scalars, under its YAML names. The inverse of `build`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {_yaml_name(f.name): plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {yaml_name(f.name): plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -214,10 +215,6 @@ def plain(value: Any) -> Any:
 @cache
 def _type_hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
-
-
-def _yaml_name(field_name: str) -> str:
-    return field_name.rstrip("_")
 
 
 def _type_name(hint: Any) -> str:

@@ -24,11 +24,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from curriculum.errors import InputError
+
 RECEIPT = "asset.json"
 """Written last inside an unpacked asset: what it was unpacked from."""
 
 
-class AssetError(ValueError):
+class AssetError(InputError):
     """An asset that cannot be had. The message names the asset, what failed and what to do."""
 
 

@@ -7,6 +7,10 @@ import sys
 from pipeline.dag.runner import Outcome
 
 DONE, FAILED, USAGE, REFUSED, STOPPED = 0, 1, 2, 3, 4
+UNREACHABLE = 5
+"""A service (storage, cluster) did not answer."""
+LOST = 6
+"""The connection was lost while the run goes on."""
 
 
 def print_failures(outcome: Outcome) -> int:

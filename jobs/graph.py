@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from curriculum.errors import RecipeError, nearest
-from curriculum.identity import UNKNOWN, fingerprint
-from curriculum.load import plain
+from curriculum.identity import UNKNOWN, fingerprint, identity_of
 from curriculum.schema import EvaluationSpec, Recipe, StageSpec
 from curriculum.tokens import evaluated_steps, horizon_steps, stage_steps
 from pipeline.dag.step import Step
@@ -170,7 +169,7 @@ def _cleaning_step(recipe: Recipe, source: str, pins: Mapping[str, str]) -> Step
         identity={
             "source": source,
             "content": pins.get(source, UNKNOWN),
-            "clean": plain(clean),
+            "clean": identity_of(clean),
             "group_bytes": recipe.data.group_bytes,
             "max_line_bytes": recipe.data.max_line_bytes,
         },
@@ -191,7 +190,7 @@ def _shards_step(
             "content": content,
             "special_tokens": recipe.sources[source].special_tokens,
             "tokenizer": tokenizer.fingerprint,
-            "data": plain(recipe.data),
+            "data": identity_of(recipe.data),
         },
         needs=(tokenizer.name,) if cleaning is None else (tokenizer.name, cleaning.name),
     )
@@ -223,8 +222,8 @@ def _stage_step(
         kind="stage",
         resources=_workers(recipe, recipe.runtime.min_workers),
         identity={
-            "model": plain(recipe.model),
-            "precision": plain(recipe.precision),
+            "model": identity_of(recipe.model),
+            "precision": identity_of(recipe.precision),
             "init": init,
             "data": {source: shards[source].fingerprint for source in sorted(stage.mixture)},
             "mixture": {source: stage.mixture[source] for source in sorted(stage.mixture)},
@@ -234,9 +233,9 @@ def _stage_step(
             "supply": {"max_repetition": stage.max_repetition, "on_shortage": stage.on_shortage},
             "sequence_length": stage.sequence_length,
             "global_batch_tokens": stage.global_batch_tokens,
-            "optimizer": plain(stage.optimizer),
-            "stability": plain(stage.stability),
-            "schedule": {**plain(stage.schedule), "horizon_steps": horizon_steps(stage)},
+            "optimizer": identity_of(stage.optimizer),
+            "stability": identity_of(stage.stability),
+            "schedule": {**identity_of(stage.schedule), "horizon_steps": horizon_steps(stage)},
         },
         needs=(
             *(shards[source].name for source in sorted(stage.mixture)),

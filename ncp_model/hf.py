@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from curriculum.errors import InputError
 from curriculum.model_spec import ModelSpec
 from ncp_model.hf_config import read_config, spec_of_config, write_config
 from ncp_model.init import copy_full_, parameter_name
@@ -25,7 +26,7 @@ from ncp_model.model import NCPModel, build_model
 SHARD_BYTES = 5_000_000_000
 
 
-class WeightFileError(ValueError):
+class WeightFileError(InputError):
     """Weights on disk that do not fit the model; the message names every offending tensor."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from curriculum.errors import InputError
 from curriculum.model_spec import (
     ConceptSpec,
     CrcSpec,
@@ -22,7 +23,7 @@ from curriculum.model_spec import (
 SPEC_KEY = "ncp_model_spec"
 
 
-class ConfigError(ValueError):
+class ConfigError(InputError):
     """A config.json that this network cannot be built from; the message names the field."""
 
 

@@ -13,7 +13,6 @@ are relative to the root: `runs/demo-1a2b3c/run.json`. Three guarantees carry th
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -26,14 +25,24 @@ from typing import Any, BinaryIO, cast
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from curriculum.errors import InputError
+from pipeline.records import decode_record, encode_record
 from pipeline.redaction import holds_credentials, redact
 
 _MEMORY_CREATE = threading.Lock()
 """The in-memory backend has no conditional put of its own; it only ever serves one process."""
 
 
-class StorageError(ValueError):
+class StorageError(InputError):
     """A storage URL that cannot be used. The message names the URL, what failed and what to do."""
+
+
+class StorageRefused(StorageError):
+    """Storage answered, and said no: no such bucket, wrong credentials, no right to write. Told at once, never retried."""
+
+
+class StorageUnavailable(OSError):
+    """Storage did not answer, or answered that it cannot now, for as long as was worth waiting. Infrastructure."""
 
 
 class Storage:
@@ -104,12 +113,8 @@ class Storage:
         return self.fs.cat_file(self.path(key), start=start, end=start + length)
 
     def read_json(self, key: str) -> Any:
-        """The object parsed as JSON. Raises FileNotFoundError, or ValueError naming the key."""
-        data = self.read_bytes(key)
-        try:
-            return json.loads(data)
-        except ValueError as error:
-            raise ValueError(f"{self.uri(key)}: not JSON ({error}); it was not written by ncp") from error
+        """The record stored under `key`, proved by its digest. Raises FileNotFoundError, or DamagedRecord naming the key."""
+        return decode_record(self.read_bytes(key), self.uri(key))
 
     def open_read(self, key: str) -> BinaryIO:
         return cast(BinaryIO, self.fs.open(self.path(key), "rb"))
@@ -157,7 +162,7 @@ class Storage:
             self.fs.pipe_file(self.path(key), data)
 
     def write_json(self, key: str, value: Any) -> None:
-        self.write_bytes(key, encode_json(value))
+        self.write_bytes(key, encode_record(value))
 
     def create(self, key: str, data: bytes) -> bool:
         """Write `key` only if it does not exist. True for exactly one caller, False for every other.
@@ -188,7 +193,7 @@ class Storage:
             return True
 
     def create_json(self, key: str, value: Any) -> bool:
-        return self.create(key, encode_json(value))
+        return self.create(key, encode_record(value))
 
     @contextlib.contextmanager
     def open_write(self, key: str) -> Iterator[BinaryIO]:
@@ -257,11 +262,6 @@ class Storage:
             file.flush()
             os.fsync(file.fileno())
         return temporary
-
-
-def encode_json(value: Any) -> bytes:
-    """JSON as ncp stores it: sorted keys, indented, no NaN (a NaN in a record would not be JSON)."""
-    return (json.dumps(value, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _precondition_failed(error: OSError) -> bool:

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from curriculum.errors import InputError
 from curriculum.schema import RuntimeSpec
 from jobs.cluster.capacity import Demand, open_nodes, places, shortage
 from pipeline.storage import Storage
 
 
-class PreflightError(ValueError):
+class PreflightError(InputError):
     """The cluster cannot run this as asked. Names the key, the value and the fix."""
 
 

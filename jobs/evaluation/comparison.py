@@ -19,13 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from curriculum.errors import InputError
+
 Array = NDArray[np.float64]
 
 WINDOW = 0.02
 """Width of the smoothing window, as a share of the baseline's tokens."""
 
 
-class ComparisonError(ValueError):
+class ComparisonError(InputError):
     """Two runs that cannot be compared; names them, the reason and the fix."""
 
 

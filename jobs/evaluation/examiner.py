@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from curriculum.errors import InputError
 from curriculum.schema import EvaluationSpec
 from jobs.evaluation.generation import model_completer
 from jobs.evaluation.generative import answer_records, generative_metrics, records_digest
@@ -42,7 +43,7 @@ Table = dict[str, Any]
 Progress = Callable[[int, int], None]
 
 
-class PoisonedQuestion(ValueError):
+class PoisonedQuestion(InputError):
     """A question that cannot be scored, whatever it is scored with; names it and the reason."""
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from curriculum.errors import InputError
 from jobs.evaluation.forward import model_device, token_nats
 from ncp_model import ModelOutput, NCPModel
 from ncp_model.metrics import CodebookUsage, NextConceptScore
@@ -45,7 +46,7 @@ class HeldoutDocument(Protocol):
         ...
 
 
-class HeldoutError(ValueError):
+class HeldoutError(InputError):
     """Held-out text that cannot be measured; names the source and the fix."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from curriculum.errors import InputError
 from jobs.evaluation.requests import Request
 
 UNCONDITIONAL_OFFSET = 1_000_000
@@ -45,7 +46,7 @@ MMLU_SUBJECTS: dict[str, str] = {
 }
 
 
-class EvaluationDataError(ValueError):
+class EvaluationDataError(InputError):
     """Evaluation data that is not there or not what it should be; names the file and the fix."""
 
 

@@ -23,10 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from curriculum.errors import InputError
+
 _INIT = Path(__file__).with_name("sandbox_init.py")
 
 
-class SandboxError(ValueError):
+class SandboxError(InputError):
     """Programs cannot be contained here; says why and what to do."""
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from curriculum.errors import InputError
+
 Array = NDArray[np.float64]
 
 
@@ -26,7 +28,7 @@ MOVES = 50
 """Moves of one length; along a flat valley there would be no end of them."""
 
 
-class ScalingError(ValueError):
+class ScalingError(InputError):
     """Points that no law can be fitted to; says what is missing."""
 
 

@@ -12,13 +12,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from curriculum.errors import InputError
 from jobs.evaluation.metrics import TaskMetrics, task_metrics
 from jobs.evaluation.pieces import SHARD_QUESTIONS
 from jobs.evaluation.requests import Request, requests_digest
 from jobs.evaluation.scorer import Score
 
 
-class ShardMismatch(ValueError):
+class ShardMismatch(InputError):
     """Tables that do not add up to the task they claim to be of."""
 
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from curriculum.errors import InputError
 from jobs.evaluation.tasks import LANGUAGES, MATH_SUBJECTS, MMLU_GROUPS, SKILLS, TASKS, Task
 
 Suite = Mapping[str, tuple[str, ...]]
@@ -146,7 +147,7 @@ OWN_METRICS = (
 """Metrics a task of one's own may be quoted by."""
 
 
-class SuiteError(ValueError):
+class SuiteError(InputError):
     """A suite or task that does not exist; names the nearest one."""
 
 

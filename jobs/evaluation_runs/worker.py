@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from curriculum.errors import InputError
 from jobs.evaluation.pieces import HELDOUT, Piece
 from jobs.evaluation_runs.job import EVALUATION_FORMAT, EvaluationJob
 from pipeline.dag.store import StepStore
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ncp_model import NCPModel
 
 
-class NoMilestone(ValueError):
+class NoMilestone(InputError):
     """A checkpoint that is not there, or not complete: its marker is written last."""
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from curriculum.errors import InputError
 from pipeline.data.loader import MicroBatch, WindowLoader
 
 
-class PoisonedBatch(ValueError):
+class PoisonedBatch(InputError):
     """A batch holds what no tokenizer of this run wrote. Names the source, the shard and what to do."""
 
 

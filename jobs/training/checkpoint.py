@@ -26,17 +26,18 @@ from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, Fsspec
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
+from curriculum.errors import InputError
 from ncp_model.init import parameter_name
 from ncp_model.muon import Muon
 from ncp_model.optim import Optimizers
 from pipeline.storage import Storage
 
 
-class UnsafeCheckpoint(ValueError):
+class UnsafeCheckpoint(InputError):
     """A checkpoint whose table of contents asks for a class that has no business in one."""
 
 
-class IncompleteCheckpoint(ValueError):
+class IncompleteCheckpoint(InputError):
     """A checkpoint whose files are not what its marker says."""
 
 

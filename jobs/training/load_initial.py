@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
+from curriculum.errors import InputError
 from curriculum.identity import difference
 from curriculum.load import plain
 from curriculum.model_spec import ModelSpec
@@ -39,7 +40,7 @@ FREE = (
 """What may differ between a checkpoint's model and the recipe's: losses and initial values, which no tensor holds."""
 
 
-class WrongCheckpoint(ValueError):
+class WrongCheckpoint(InputError):
     """A checkpoint that is not the pinned one, or not of the recipe's model. Names what differs."""
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from curriculum.errors import InputError
 from curriculum.schema import StabilitySpec
 
 
-class UnstableTraining(ValueError):
+class UnstableTraining(InputError):
     """Too many steps were skipped; the last milestone is kept and nothing is retried."""
 
 

@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from curriculum.errors import InputError
 from curriculum.tokens import evaluated_steps
 from jobs.stop import mark_attempt_failed, request_preemption
 from jobs.training.alerts import AlertWatch
@@ -56,7 +57,7 @@ FINISH_SECONDS = 60.0
 """After an error: how long the milestone in flight may still take to become complete."""
 
 
-class NonFiniteLoss(ValueError):
+class NonFiniteLoss(InputError):
     """The loss is not a number; nothing after the last milestone was kept."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from curriculum.errors import InputError
 
-class SourceError(ValueError):
+
+class SourceError(InputError):
     """A source that cannot be pinned or staged as asked. Names the source, the place and the fix."""
 
 
@@ -15,5 +17,5 @@ class ChangedSincePinned(SourceError):
     """A file whose size or hash is not the pinned one."""
 
 
-class ShardError(ValueError):
+class ShardError(InputError):
     """A shard or manifest that is not what its records say."""

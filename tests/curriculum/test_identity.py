@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curriculum.identity import UNKNOWN, canonical_json, difference, fingerprint, flatten
+from curriculum.fields import declared
+from curriculum.identity import UNKNOWN, canonical_json, difference, fingerprint, flatten, identity_of
 
 _leaves = (
     st.none()
@@ -58,3 +60,18 @@ def test_a_difference_is_a_dotted_path_with_old_and_new() -> None:
 def test_nan_has_no_identity() -> None:
     with pytest.raises(ValueError, match="JSON"):
         canonical_json({"lr": float("nan")})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Before:
+    lr: float = 0.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _After(_Before):
+    nesterov: bool = declared(True, absent_at=True)
+
+
+def test_a_field_added_later_moves_no_fingerprint_at_the_value_it_is_absent_at() -> None:
+    assert fingerprint(identity_of(_After())) == fingerprint(identity_of(_Before()))
+    assert fingerprint(identity_of(_After(nesterov=False))) != fingerprint(identity_of(_Before()))
