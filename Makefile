@@ -22,8 +22,8 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)  ## run the whole demo: data, two stages, evaluations, report
 	$(BIN)/ncp run demo
 
-test: $(SETUP)  ## run the test suite
-	$(BIN)/python -m pytest
+test: $(SETUP)  ## run the test suite: real processes one after another, pure tests beside them
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope
 
 check: $(SETUP)  ## format, lint, types, tests: what CI runs
 	$(BIN)/ruff format --check .
@@ -35,8 +35,8 @@ format: $(SETUP)  ## rewrite the code in house style
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-faults: $(SETUP)  ## the whole matrix of faults, real signals on real processes; goes on where it was, writes docs/faults.md
-	$(BIN)/python -m pytest -p tests.faults.record tests/faults -m 'matrix or not matrix' --show-capture=no
+faults: $(SETUP)  ## every fault, the long ones too; goes on where it was, writes docs/faults.md
+	$(BIN)/python -m pytest -p tests.faults.record --numprocesses 2 --dist worksteal -m 'matrix or not matrix' --show-capture=no
 
 bench: $(SETUP)  ## side-by-side benchmarks
 	$(BIN)/python -m tests.benchmarks

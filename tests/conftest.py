@@ -1,18 +1,34 @@
-"""Shared by all tests: deterministic property tests, and one local Ray for the whole session."""
+"""Shared by all tests: deterministic property tests, one local Ray for the whole session, and who runs beside whom."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.side_by_side import SideBySide, starts_processes
 
 settings.register_profile(
     "ncp", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("ncp")
+
+PROCESSES_SECONDS = 3600
+"""The limit of a test of real processes, far from the need: each `ncp` in it has one of its own (tests/ncp_process.py)."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if starts_processes(item.nodeid.partition("::")[0]):
+        item.add_marker(pytest.mark.timeout(PROCESSES_SECONDS))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Only `--dist loadscope` is ours to answer."""
+    return SideBySide(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from pipeline.storage import Storage
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, step_store, wait_for
 from tests.ray_cluster import RayHead, RayWorker
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(3000)]
+pytestmark = pytest.mark.matrix
 
 STOP = 1000
 LENGTH = (f"stage1.tokens={STOP * 512}", "stage1.on_shortage=repeat")

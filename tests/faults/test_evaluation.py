@@ -15,7 +15,7 @@ from pipeline.storage import Storage
 from tests.ncp_process import ROOT, NcpProcess, milestones, ncp, step_store
 from tests.ray_cluster import RayHead
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.matrix
 
 TWO_STAGES = str(ROOT / "tests" / "two_stages.yaml")
 STOP = 80

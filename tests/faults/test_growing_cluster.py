@@ -10,7 +10,7 @@ from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import SMALL, ncp
 from tests.ray_cluster import RayHead
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.matrix
 
 
 def test_staging_and_training_bring_their_own_nodes(

@@ -14,7 +14,7 @@ from tests.faults.trajectories import assert_same_trajectory
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, wait_for
 from tests.ray_cluster import RayHead
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.matrix
 STOP = 80
 
 

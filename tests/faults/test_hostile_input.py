@@ -22,7 +22,7 @@ from pipeline.data.tokenizer import Tokenizer, train_bpe
 from pipeline.storage import Storage
 from tests.ncp_process import ROOT
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.matrix
 PARAGRAPH = "It was the quiet hour, and nothing in the house moved but the clock. "
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from pipeline.storage import Storage
 from tests.staged import stage_prose
 from tests.training import SHARDS, metric_values, run_ranks, small_job
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.matrix
 
 LOSS_TOLERANCE = 2e-4
 """Relative, between layouts: float32 sums in another order, over eight steps."""

@@ -20,7 +20,7 @@ from tests.memory import growth_worker, resident_bytes
 from tests.staged import stage_prose
 from tests.training import SHARDS, join_group, run_ranks, small_job
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.matrix
 
 
 def test_two_ranks_grow_by_at_most_two_thirds_of_what_one_does(tmp_path: Path) -> None:

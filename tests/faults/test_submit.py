@@ -20,7 +20,7 @@ from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import ROOT, SMALL, NcpProcess, copy_staged, milestones, ncp, step_store, wait_for
 from tests.ray_cluster import RayHead, RayWorker
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.matrix
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from tests.ncp_process import (
     training_workers,
 )
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.matrix
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.faults.crash_points import crash_at
 from tests.faults.trajectories import assert_same_trajectory
 from tests.ncp_process import ROOT, copy_staged, ncp, step_store
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.matrix
 RECIPE = str(ROOT / "tests" / "faults" / "two_stages.yaml")
 STAGE1, STAGE2 = 20, 12
 

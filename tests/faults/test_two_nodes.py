@@ -22,7 +22,7 @@ from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, step_store, wait_for
 from tests.ray_cluster import RayHead, RayWorker
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(3600)]
+pytestmark = pytest.mark.matrix
 EVALUATE = "stage1.evaluation.heldout_tokens=4096"
 STAGING, TRAINING, EVALUATING = "ray::Map", "RayTrainWorker", "ray::EvaluationWorker"
 
