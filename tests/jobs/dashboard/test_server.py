@@ -171,8 +171,9 @@ def test_what_storage_holds_is_escaped(server: DashboardServer, storage: Storage
     alert = Alert(kind="loss_spike", severity=EVIL, message=EVIL, step=1, attempt=1, run="r", at=0.0)
     write_alert(storage, steps["stage1"].key, alert)
     receipt = f"{steps['stage1-eval'].key}/receipt.json"
-    quoted = json.dumps(EVIL)[1:-1].encode()
-    storage.write_bytes(receipt, storage.read_bytes(receipt).replace(b"stdlib-code", quoted))
+    quoted = json.dumps(EVIL)[1:-1]
+    text = json.dumps(storage.read_json(receipt)).replace("stdlib-code", quoted)
+    storage.write_json(receipt, json.loads(text))
     run = storage.read_json("runs/r/run.json")
     run["recipe"] |= {"recipe": EVIL, "description": EVIL}
     run["recipe"]["stages"]["stage1"]["mixture"] = {EVIL: 1.0}
