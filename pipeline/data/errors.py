@@ -19,3 +19,7 @@ class ChangedSincePinned(SourceError):
 
 class ShardError(InputError):
     """A shard or manifest that is not what its records say."""
+
+
+class TokenizerError(InputError):
+    """A tokenizer that would lose, change or draw at random what it encodes, or that is not the one asked for."""

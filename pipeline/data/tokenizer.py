@@ -3,9 +3,8 @@
 A literal `<|endoftext|>` in a text is text (OLMo's own toolkit turns it into the control token unless told not to),
 except for sources whose special tokens are real, such as fill-in-the-middle code.
 
-Long texts are encoded in pieces cut between a letter or digit and a blank or newline. For the byte-level patterns of
-GPT-2 and cl100k a pre-token never spans such a place and neither pattern looks behind it, so the ids are those of
-the whole text, in memory that does not grow with the text.
+What a file may silently lose or change is proved when it is loaded (`pipeline.data.tokenizer_proof`). Long texts are
+encoded in pieces only by tokenizers for which that gives the ids of the whole text, in memory that does not grow.
 """
 
 from __future__ import annotations
@@ -14,16 +13,21 @@ import hashlib
 import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as RustTokenizer
 
+from pipeline.data.errors import TokenizerError
+from pipeline.data.tokenizer_proof import check_repeatable, cuts_are_exact, prove_round_trip
+from pipeline.storage import Storage
+
 END_OF_TEXT = "<|endoftext|>"
 PADDING = "<|pad|>"
+CONFIG = "tokenizer_config.json"
 
 PIECE_CHARS = 1 << 17
 """A text longer than this is encoded in pieces of about this length."""
@@ -36,34 +40,65 @@ _SAFE_CUT = re.compile(r"[^\W_](?=[ \n])")
 
 
 class Tokenizer:
-    """A tokenizer file, loaded. Pickles as its bytes."""
+    """A tokenizer file, loaded and proved. Pickles as its bytes.
 
-    def __init__(self, data: bytes):
+    `eos_token` names the control token that closes a document; empty means `<|endoftext|>`. Raises TokenizerError for a
+    file that is none, that draws its pieces at random, that loses text, or that has no such control token.
+    """
+
+    def __init__(self, data: bytes, eos_token: str = ""):
         self.data = data
+        self.eos_token = eos_token or END_OF_TEXT
         self.sha256 = hashlib.sha256(data).hexdigest()
         try:
+            config = json.loads(data)
             self._rust = RustTokenizer.from_str(data.decode())
         except Exception as error:  # the Rust side raises plain Exception
-            raise ValueError(f"tokenizer: not a tokenizer.json ({error})") from error
+            raise TokenizerError(f"tokenizer: not a tokenizer.json ({error})") from error
+        check_repeatable(config)
         self._rust.no_padding()
         self._rust.no_truncation()
-        self.vocab_size = self._rust.get_vocab_size(with_added_tokens=True)
-        eos = self._rust.token_to_id(END_OF_TEXT)
+        vocabulary = self._rust.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        """The largest id + 1: what a model's embedding must hold. There may be fewer entries."""
+        eos = vocabulary.get(self.eos_token)
         if eos is None:
-            raise ValueError(
-                f"tokenizer: it has no {END_OF_TEXT!r}, which closes every document; use another one"
+            special = [token["content"] for token in config.get("added_tokens", []) if token.get("special")]
+            known = ", ".join(repr(name) for name in special[:8]) or "none"
+            raise TokenizerError(
+                f"tokenizer.eos_token: it has no {self.eos_token!r}, which closes every document; set tokenizer.eos_token "
+                f"to one of its special tokens: {known}"
             )
         self.eos_id: int = eos
         self.pad_id: int | None = self._rust.token_to_id(PADDING)
         self.forced_cuts = 0
-        self._splittable = _is_byte_level(json.loads(data))
+        self._splittable = cuts_are_exact(config)
+        self.exact = not config.get("normalizer")
+        """Whether a text comes back byte for byte, not only in its normal form."""
+        prove_round_trip(self._rust)
 
     @staticmethod
     def from_bytes(data: bytes) -> Tokenizer:
         return Tokenizer(data)
 
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes]]:
-        return Tokenizer, (self.data,)
+    @staticmethod
+    def load(storage: Storage, key: str) -> Tokenizer:
+        """The tokenizer.json at `key`; a `tokenizer_config.json` beside it may name its end of text, as elsewhere."""
+        config = f"{key.rpartition('/')[0]}/{CONFIG}".lstrip("/")
+        name: object = json.loads(storage.read_bytes(config)).get("eos_token") if storage.exists(config) else ""
+        if isinstance(name, dict):  # older transformers write the whole token
+            name = name.get("content")
+        return Tokenizer(storage.read_bytes(key), name if isinstance(name, str) else "")
+
+    def save(self, storage: Storage, key: str) -> None:
+        """Write the file to `key`, and beside it the name of its end of text where that is not the usual one."""
+        if self.eos_token != END_OF_TEXT:
+            config = json.dumps({"eos_token": self.eos_token}).encode()
+            storage.write_bytes(f"{key.rpartition('/')[0]}/{CONFIG}".lstrip("/"), config)
+        storage.write_bytes(key, self.data)
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, str]]:
+        return Tokenizer, (self.data, self.eos_token)
 
     def encode(self, text: str, special_tokens: str = "text") -> list[int]:
         """Ids of one text, without BOS or EOS."""
@@ -98,9 +133,9 @@ class Tokenizer:
             return
         start = 0
         while len(text) - start > PIECE_CHARS:
-            match = _SAFE_CUT.search(text, start + PIECE_CHARS - 1, start + MAX_PIECE_CHARS)
-            if match:
-                end = match.end()
+            cut = _safe_cut(text, start + PIECE_CHARS - 1, start + MAX_PIECE_CHARS)
+            if cut:
+                end = cut
             elif len(text) - start <= MAX_PIECE_CHARS:
                 break
             else:
@@ -149,11 +184,13 @@ def _batches(pieces: Sequence[tuple[int, str]]) -> Iterator[Sequence[tuple[int, 
         yield pieces[start:]
 
 
-def _is_byte_level(config: dict[str, Any]) -> bool:
-    """Whether cutting at `_SAFE_CUT` is known to be safe: byte level, no normalizer, no template."""
-    pre = config.get("pre_tokenizer") or {}
-    kinds = {part.get("type") for part in pre.get("pretokenizers", [pre])}
-    return not config.get("normalizer") and "ByteLevel" in kinds and kinds <= {"ByteLevel", "Split"}
+def _safe_cut(text: str, start: int, end: int) -> int | None:
+    """The first place between a letter or digit and a blank. Only what Unicode 3.2 already called so counts: a newer
+    letter may be an unknown sign, which takes a following newline along, to the tokenizer's own tables."""
+    for match in _SAFE_CUT.finditer(text, start, end):
+        if unicodedata.ucd_3_2_0.category(match.group())[0] in "LN":
+            return match.end()
+    return None
 
 
 def _peek(texts: Iterable[str]) -> tuple[str | None, Iterator[str]]:
