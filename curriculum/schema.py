@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curriculum.fields import declared
 from curriculum.ladder_spec import LadderSpec
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
@@ -31,6 +32,8 @@ class CleaningSpec:
     """Filter name -> keyword arguments of the datatrove filter."""
     dedup: str = "none"
     """`none`, `exact` (equal texts) or `minhash` (near-duplicates: 5-grams, 14 buckets of 8 hashes)."""
+    max_removed: float = declared(0.5, at_least=0, at_most=1)
+    """Share of the documents read above which cleaning is refused: it took away more than was meant. Part of no identity."""
 
     def __post_init__(self) -> None:
         for name in (*self.filters, *self.settings):
@@ -53,6 +56,8 @@ class SourceSpec:
     documents: int | None = None
     special_tokens: str = "text"
     """`text`: a literal `<|endoftext|>` in a document is text. `keep`: it is the control token (StackEdu-FIM)."""
+    token_dtype: str = declared("", absent_at="")
+    """How wide the ids of headerless token files are: uint8, uint16, uint32, int32 or int64; empty: proved from the files."""
     clean: CleaningSpec | None = None
     """Filters and deduplication before tokenization, as a step of its own; None leaves the source as it is."""
 
@@ -70,11 +75,15 @@ class TokenizerTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSpec:
-    """Exactly one of `name` (an asset such as `dolma2`), `file` with `sha256`, or `train`."""
+    """Exactly one of `name` (an asset such as `dolma2`, or a Hub id), `file`, or `train`; the first two with `sha256`."""
 
     name: str | None = None
+    file: str | None = declared(None, absent_at=None)
+    """Path or URL of a tokenizer.json. Its sha256 is its identity, not where it lies."""
     sha256: str | None = None
     train: TokenizerTraining | None = None
+    eos_token: str = declared("", absent_at="")
+    """The control token that closes a document; empty: `<|endoftext|>`. Llama's is `</s>` or `<|end_of_text|>`."""
 
 
 @dataclass(frozen=True, kw_only=True)

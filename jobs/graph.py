@@ -14,7 +14,7 @@ from typing import Any
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.identity import UNKNOWN, fingerprint, identity_of
-from curriculum.schema import EvaluationSpec, Recipe, StageSpec
+from curriculum.schema import CleaningSpec, EvaluationSpec, Recipe, StageSpec
 from curriculum.tokens import evaluated_steps, horizon_steps, stage_steps
 from pipeline.dag.step import Step
 from pipeline.data.order import ORDER_VERSION
@@ -24,6 +24,7 @@ UNTRAINED = "untrained-eval"
 REPORT = "report"
 VERSIONS = {"tokenizer": 1, "cleaning": 1, "shards": 1, "stage": 1, "evaluation": 1, "report": 1}
 """Kind -> version, bumped by hand when an executor's result changes for the same identity."""
+MINHASH_VERSION = 2
 
 
 def build_graph(recipe: Recipe, pins: Mapping[str, str]) -> tuple[Step, ...]:
@@ -147,6 +148,8 @@ def _tokenizer_step(recipe: Recipe, pins: Mapping[str, str]) -> Step:
     spec = recipe.tokenizer
     if spec.train is None:
         identity: dict[str, Any] = {"sha256": spec.sha256}
+        if spec.eos_token:
+            identity["eos_token"] = spec.eos_token
     else:
         identity = {
             "vocab_size": spec.train.vocab_size,
@@ -169,17 +172,25 @@ def _cleaning_step(recipe: Recipe, source: str, pins: Mapping[str, str]) -> Step
         identity={
             "source": source,
             "content": pins.get(source, UNKNOWN),
-            "clean": identity_of(clean),
+            "clean": _cleaning_identity(clean),
             "group_bytes": recipe.data.group_bytes,
             "max_line_bytes": recipe.data.max_line_bytes,
         },
     )
 
 
+def _cleaning_identity(clean: CleaningSpec) -> dict[str, Any]:
+    """The bound only refuses. MinHash counts numbers since its second version."""
+    identity = identity_of(clean)
+    del identity["max_removed"]
+    return {**identity, "minhash": MINHASH_VERSION} if clean.dedup == "minhash" else identity
+
+
 def _shards_step(
     recipe: Recipe, source: str, pins: Mapping[str, str], tokenizer: Step, cleaning: Step | None
 ) -> Step:
     content = pins.get(source, UNKNOWN) if cleaning is None else {"cleaned": cleaning.fingerprint}
+    dtype = recipe.sources[source].token_dtype
     return _step(
         recipe,
         name=f"shards-{source}",
@@ -191,6 +202,7 @@ def _shards_step(
             "special_tokens": recipe.sources[source].special_tokens,
             "tokenizer": tokenizer.fingerprint,
             "data": identity_of(recipe.data),
+            **({"token_dtype": dtype} if dtype else {}),
         },
         needs=(tokenizer.name,) if cleaning is None else (tokenizer.name, cleaning.name),
     )

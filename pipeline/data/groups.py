@@ -11,9 +11,10 @@ import json
 from dataclasses import dataclass
 
 from curriculum.schema import DataSpec
+from pipeline.data.errors import SourceError
 from pipeline.data.objects import PinnedFile
 from pipeline.data.pins import Pin
-from pipeline.data.token_files import BOUNDARIES
+from pipeline.data.token_files import companion, is_companion, is_token_file, token_file_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +36,32 @@ class Group:
 
 
 def plan_groups(pin: Pin, data: DataSpec) -> list[Group]:
-    """The groups of a source, in pin order."""
+    """The groups of a source, in pin order. A token file and the file of its boundaries are always in one.
+
+    Raises SourceError for boundaries whose token file is not there.
+    """
+    paths = {file.path for file in pin.files}
+    for path in sorted(paths):
+        wanted = token_file_of(path)
+        if wanted is not None and wanted not in paths:
+            raise SourceError(
+                f"sources.{pin.source}: {path} holds the boundaries of {wanted}, which is not among the source's files; add it, "
+                f"or leave {path} out of sources.{pin.source}.globs"
+            )
     groups: list[Group] = []
     files: list[PinnedFile] = []
     weight = 0
+    awaited: set[str] = set()
+    """Token files of which only one half was seen."""
     for file in pin.files:
         files.append(file)
         weight += file.weight
-        if weight >= data.group_bytes and not file.path.endswith(BOUNDARIES):  # its token file comes next
+        if is_companion(file.path):
+            wanted = token_file_of(file.path)
+            awaited ^= {wanted} if wanted else set()
+        elif is_token_file(file.path) and companion(file.path) in paths:
+            awaited ^= {file.path}
+        if weight >= data.group_bytes and not awaited:
             groups.append(Group(number=len(groups), files=tuple(files)))
             files, weight = [], 0
     if files:

@@ -57,7 +57,7 @@ def stage_source(
     Raises SourceError naming the source: damaged or changed files, more bad lines than `data.bad_line_tolerance`,
     or no document left to train on.
     """
-    tokenizer = Tokenizer(storage.read_bytes(tokenizer_key))
+    tokenizer = Tokenizer.load(storage, tokenizer_key)
     groups = plan_groups(pin, data)
     receipts = {
         group.number: receipt
@@ -110,7 +110,7 @@ class _GroupTask:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread per task; parallelism is Ray's
-        tokenizer = Tokenizer(self.storage.read_bytes(self.tokenizer_key))
+        tokenizer = Tokenizer.load(self.storage, self.tokenizer_key)
         try:
             tokenize_group(
                 storage=self.storage,
@@ -121,6 +121,7 @@ class _GroupTask:
                 special_tokens=self.spec.special_tokens,
                 data=self.data,
                 tokenizer=tokenizer,
+                token_dtype=self.spec.token_dtype,
             )
         except SourceError as error:
             return {

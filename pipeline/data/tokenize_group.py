@@ -21,7 +21,7 @@ from pipeline.data.heldout_rule import is_held_out
 from pipeline.data.quarantine import Quarantine
 from pipeline.data.readers import Document, Reader
 from pipeline.data.shards import ShardBuffer, ShardEntry, shard_schema, write_shard
-from pipeline.data.token_files import BOUNDARIES, SUFFIX, TokenDocument, token_documents
+from pipeline.data.token_files import TokenDocument, is_companion, is_token_file, token_documents
 from pipeline.data.tokenizer import Tokenizer
 from pipeline.storage import Storage
 
@@ -88,6 +88,7 @@ def tokenize_group(
     special_tokens: str,
     data: DataSpec,
     tokenizer: Tokenizer,
+    token_dtype: str = "",
 ) -> GroupReceipt:
     """Tokenize a group, write its shards below `output`, then its receipt, and return that.
 
@@ -99,12 +100,12 @@ def tokenize_group(
     batch: list[Document] = []
     chars = 0
     for file in group.files:
-        if file.path.endswith(BOUNDARIES):
+        if is_companion(file.path):
             continue
-        if file.path.endswith(SUFFIX):
+        if is_token_file(file.path):
             writer.write(batch)
             batch, chars = [], 0
-            for tokens in token_documents(root, file, group.files, tokenizer):
+            for tokens in token_documents(root, file, group.files, tokenizer, token_dtype):
                 writer.take(tokens)
             continue
         for document in reader.documents(root, file):

@@ -76,6 +76,11 @@ class Tokenizer:
         self.exact = not config.get("normalizer")
         """Whether a text comes back byte for byte, not only in its normal form."""
         prove_round_trip(self._rust)
+        if self.eos_id in self._rust.encode(self.eos_token, add_special_tokens=False).ids:
+            raise TokenizerError(
+                f"tokenizer.eos_token: {self.eos_token!r} is no special token of the file, so a text that holds those characters "
+                "would end there; mark it special, or choose another"
+            )
 
     @staticmethod
     def from_bytes(data: bytes) -> Tokenizer:
@@ -85,7 +90,9 @@ class Tokenizer:
     def load(storage: Storage, key: str) -> Tokenizer:
         """The tokenizer.json at `key`; a `tokenizer_config.json` beside it may name its end of text, as elsewhere."""
         config = f"{key.rpartition('/')[0]}/{CONFIG}".lstrip("/")
-        name: object = json.loads(storage.read_bytes(config)).get("eos_token") if storage.exists(config) else ""
+        name: object = (
+            json.loads(storage.read_bytes(config)).get("eos_token") if storage.exists(config) else ""
+        )
         if isinstance(name, dict):  # older transformers write the whole token
             name = name.get("content")
         return Tokenizer(storage.read_bytes(key), name if isinstance(name, str) else "")

@@ -120,7 +120,12 @@ def _probes() -> tuple[str, ...]:
     texts = [f"a{chr(point)}b" for point in points if chr(point) != _BLANK_SIGN]
     texts += ["a  b", "a   b", "a\r\nb", "a\n\n b", "a\t\tb", "a \n b"]
     for _ in range(_RANDOM_TEXTS):
-        drawn = (draw.choice((draw.randrange(0x80), draw.randrange(0x800), draw.randrange(0x110000))) for _ in range(24))
-        body = "".join(chr(point) for point in drawn if point not in _SURROGATES and point != ord(_BLANK_SIGN))
+        drawn = (
+            draw.choice((draw.randrange(0x80), draw.randrange(0x800), draw.randrange(0x110000)))
+            for _ in range(24)
+        )
+        body = "".join(
+            chr(point) for point in drawn if point not in _SURROGATES and point != ord(_BLANK_SIGN)
+        )
         texts.append(f"a{body}b")
     return tuple(texts)

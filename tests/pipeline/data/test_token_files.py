@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import struct
 
 import numpy as np
 import pytest
@@ -12,10 +14,12 @@ from pipeline.data.errors import DamagedFile, SourceError
 from pipeline.data.groups import plan_groups
 from pipeline.data.pins import make_pin
 from pipeline.data.shards import read_documents
-from pipeline.data.token_files import token_dtype
+from pipeline.data.tokenizer import Tokenizer, train_bpe
+from pipeline.data.pins import Pin
+from pipeline.data.tokenize_group import tokenize_group
 from pipeline.storage import Storage
 
-TOKENS = SourceSpec(globs=("**/*.npy", "**/*.csv.gz"))
+TOKENS = SourceSpec(globs=("**/*.npy", "**/*.csv.gz", "**/*.bin", "**/*.idx", "**/*.ds", "**/*.ds.index"))
 
 
 @pytest.fixture
@@ -23,8 +27,27 @@ def encoded(tokenizer, prose_texts):
     return [np.append(ids, tokenizer.eos_id) for ids in tokenizer.encode_batch(prose_texts[:120])]
 
 
-def npy(documents) -> bytes:
-    return np.concatenate(documents).astype("<u2").tobytes()
+def npy(documents, dtype="<u2") -> bytes:
+    return np.concatenate(documents).astype(dtype).tobytes()
+
+
+def saved(array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def megatron(documents, code=8) -> bytes:
+    """An index as megatron.core.datasets.indexed_dataset writes it: a sequence a document."""
+    lengths = np.array([len(ids) for ids in documents], dtype="<i4")
+    width = {4: 4, 8: 2}[code]
+    offsets = (np.cumsum([0, *lengths[:-1]]) * width).astype("<i8")
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(documents), len(documents) + 1)
+    return head + lengths.tobytes() + offsets.tobytes() + np.arange(len(documents) + 1, dtype="<i8").tobytes()
+
+
+def ends(documents) -> bytes:
+    return np.cumsum([len(ids) for ids in documents]).astype("<u8").tobytes()
 
 
 def boundaries(documents) -> bytes:
@@ -99,7 +122,7 @@ def test_an_unfinished_last_document_is_closed_by_an_eos(run, encoded, tokenizer
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda f: {**f, "a.npy": f["a.npy"][:-1]}, DamagedFile, "no whole number of 2-byte tokens"),
+        (lambda f: {**f, "a.npy": f["a.npy"][:-1]}, SourceError, "no whole number of 2-byte tokens"),
         (lambda f: {**f, "a.npy": f["a.npy"] + b"\x01\x00"}, DamagedFile, "boundaries end at token"),
         (lambda f: {**f, "a.npy": f["a.npy"][:-2]}, DamagedFile, r"document \[.*after token"),
         (
@@ -123,5 +146,131 @@ def test_damage_is_an_error_and_commits_nothing(run, encoded, tmp_path, change, 
     assert not Storage(str(tmp_path / "store")).keys("steps/olmo/groups")
 
 
-def test_the_width_is_the_smallest_that_holds_the_vocabulary():
-    assert [token_dtype(size).itemsize for size in (256, 257, 65_536, 65_537, 100_278)] == [1, 2, 2, 4, 4]
+@pytest.mark.parametrize("dtype", ["<u2", "<u4", "<i8"])
+@pytest.mark.parametrize("with_boundaries", [True, False])
+def test_the_width_of_ids_is_proved_by_the_text_they_are(run, encoded, dtype, with_boundaries):
+    files = {"a.npy": npy(encoded, dtype)}
+    if with_boundaries:
+        files["a.csv.gz"] = boundaries(encoded)
+    storage, _, manifest = run(files)
+    assert rows(storage, manifest) == [ids.tolist() for ids in encoded]
+
+
+@pytest.mark.parametrize("dtype", ["<u2", ">u4", "<i8", "<u4"])
+def test_the_header_of_np_save_is_believed(run, encoded, dtype):
+    storage, _, manifest = run({"a.npy": saved(np.concatenate(encoded).astype(dtype))})
+    assert rows(storage, manifest) == [ids.tolist() for ids in encoded]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        lambda documents: {"a.bin": npy(documents), "a.idx": megatron(documents)},
+        lambda documents: {"a.bin": npy(documents, "<i4"), "a.idx": megatron(documents, 4)},
+        lambda documents: {"a.ds": npy(documents), "a.ds.index": ends(documents)},
+        lambda documents: {"a.ds": npy(documents, "<u4"), "a.ds.index": ends(documents)},
+    ],
+    ids=["megatron", "megatron-int32", "datatrove", "datatrove-uint32"],
+)
+def test_files_of_the_other_toolkits_give_the_same_documents(run, encoded, files):
+    storage, _, manifest = run(files(encoded), group_bytes=1)
+    assert rows(storage, manifest) == [ids.tolist() for ids in encoded]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (lambda d: {"a.npy": saved(np.concatenate(d).astype("f4"))}, r"a\.npy: a NumPy array of float32"),
+        (
+            lambda d: {"a.npy": saved(np.concatenate(d)[None])},
+            r"a\.npy: a NumPy array of int64 and shape \(1, ",
+        ),
+        (lambda d: {"a.npy": npy(d)[1:] + b"\0"}, r"a\.npy: no width .*uint16: .*uint32: .*int64: "),
+        (
+            lambda d: {"a.npy": npy([ids[:-1] for ids in d])},
+            r"a\.npy: .* not in the tokenizer's '<\|endoftext\|>'",
+        ),
+        (
+            lambda d: {"a.npy": npy([np.append(ids[:-1], 5) for ids in d]), "a.csv.gz": boundaries(d)},
+            r"a\.npy: document 1 ends in id 5, not in the tokenizer's",
+        ),
+        (
+            lambda d: {"a.ds": npy([np.append(ids[:-1], 5) for ids in d]), "a.ds.index": ends(d)},
+            r"a\.ds: document 1 ends in id 5",
+        ),
+        (
+            lambda d: {"a.npy": npy(d), "b.csv.gz": boundaries(d)},
+            r"b\.csv\.gz holds the boundaries of b\.npy, which is not",
+        ),
+        (lambda d: {"a.npy": npy(d), "b.idx": megatron(d)}, r"b\.idx holds the boundaries of b\.bin"),
+        (lambda d: {"a.bin": npy(d)}, r"a\.bin: no \.idx beside it"),
+        (lambda d: {"a.ds": npy(d)}, r"a\.ds: no \.ds\.index beside it"),
+        (lambda d: {"a.bin": struct.pack("<3i", 20240520, 1, 9) + npy(d)}, r"a\.bin: a file of llm\.c"),
+        (lambda d: {"a.bin": npy(d), "a.idx": b"MMIDIDX"}, r"a\.idx: not an index of Megatron"),
+        (lambda d: {"a.bin": npy(d), "a.idx": megatron(d)[:-90]}, r"a\.idx: .* it was cut short"),
+        (lambda d: {"a.bin": npy(d[:-1]), "a.idx": megatron(d)}, r"a\.idx: document .* after token"),
+    ],
+)
+def test_what_is_not_text_of_this_tokenizer_is_refused_by_name(run, encoded, tmp_path, files, message):
+    with pytest.raises(SourceError, match=message):
+        run(files(encoded))
+    assert not Storage(str(tmp_path / "store")).keys("steps/olmo/groups")
+
+
+def test_ids_of_another_tokenizer_of_the_same_size_are_refused(run, prose_texts, tokenizer):
+    other = Tokenizer(train_bpe(reversed(prose_texts[500:]), 2048))
+    assert other.sha256 != tokenizer.sha256
+    shuffled = np.random.default_rng(0).permutation(2048 - 2) + 2
+    ids = [
+        np.append(shuffled[np.array(tokenizer.encode(text)) - 2], tokenizer.eos_id)
+        for text in prose_texts[:50]
+    ]
+    with pytest.raises(SourceError, match=r"a\.npy: no width .* come back when decoded and encoded again"):
+        run({"a.npy": npy(ids)})
+
+
+def test_boundaries_apart_from_their_file_are_still_of_its_group(run, encoded):
+    files = {
+        "a.csv.gz": boundaries(encoded),
+        "a.ds": npy(encoded),
+        "a.ds.index": ends(encoded),
+        "a.npy": npy(encoded),
+    }
+    storage, pin, manifest = run(files, group_bytes=1)
+    assert len(plan_groups(pin, DataSpec(group_bytes=1))) == 1
+    assert manifest.counters.documents_written == 2 * len(encoded)
+    assert rows(storage, manifest) == 2 * [ids.tolist() for ids in encoded]
+
+
+def test_a_width_that_is_told_needs_no_proof_and_a_wrong_one_is_refused(tmp_path, tokenizer):
+    """Ids in random order, which no proof would believe."""
+    storage = Storage(str(tmp_path / "store"))
+    ids = np.random.default_rng(1).integers(2, 2048, 400)
+    ids[99::100] = tokenizer.eos_id
+    storage.write_bytes("olmo/a.npy", ids.astype("<u4").tobytes())
+    pin: Pin = make_pin(storage, "olmo", TOKENS, storage.uri("olmo"))
+    (group,) = plan_groups(pin, DataSpec())
+
+    def stage(dtype: str):
+        return tokenize_group(
+            storage=storage,
+            output=f"steps/{dtype or 'proof'}",
+            root=pin.open_root(storage),
+            source="olmo",
+            group=group,
+            special_tokens="text",
+            data=DataSpec(heldout_fraction=0.0),
+            tokenizer=tokenizer,
+            token_dtype=dtype,
+        )
+
+    assert stage("uint32").counters.tokens_written == 400
+    with pytest.raises(SourceError, match=r"a\.npy: no width"):
+        stage("")
+    with pytest.raises(SourceError, match=r"a\.npy: token .* is outside .* or token_dtype is wrong"):
+        stage("int64")
+    storage.write_bytes("olmo/a.npy", saved(ids.astype("<u4")))
+    again: Pin = make_pin(storage, "saved", TOKENS, storage.uri("olmo"))
+    (group,) = plan_groups(again, DataSpec())
+    with pytest.raises(SourceError, match=r"a\.npy: holds uint32, token_dtype says uint16"):
+        stage("uint16")
