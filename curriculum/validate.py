@@ -14,6 +14,7 @@ _CREDENTIALS = re.compile(
     r"://[^/\s@]+@|[?&][\w.-]*(key|token|secret|signature|password|credential|sig)[\w.-]*=", re.IGNORECASE
 )
 """A user before the host, or a key in the query."""
+TOKEN_TYPES = ("", "uint8", "uint16", "uint32", "int32", "int64")
 BUILTIN_SOURCES = ("stdlib-code", "stdlib-prose")
 
 
@@ -27,6 +28,7 @@ def validate(recipe: Recipe) -> None:
     for name, source in recipe.sources.items():
         _check_name(f"sources.{name}", name)
         _one_of(f"sources.{name}.special_tokens", source.special_tokens, ("text", "keep"))
+        _one_of(f"sources.{name}.token_dtype", source.token_dtype, TOKEN_TYPES)
         if source.builtin is not None:
             _one_of(f"sources.{name}.builtin", source.builtin, BUILTIN_SOURCES)
     origins = {stage.init.from_ for stage in recipe.stages.values()}
@@ -152,16 +154,23 @@ def _check_evaluation(recipe: Recipe, key: str, stage: StageSpec) -> None:
 
 def _check_tokenizer(recipe: Recipe) -> None:
     tokenizer = recipe.tokenizer
-    if (tokenizer.name is None) == (tokenizer.train is None):
+    given = [name for name in ("name", "file", "train") if getattr(tokenizer, name) is not None]
+    if len(given) != 1:
         raise RecipeError(
-            "tokenizer: give exactly one of tokenizer.name (such as dolma2) and tokenizer.train"
+            "tokenizer: give exactly one of tokenizer.name (such as dolma2), tokenizer.file and tokenizer.train; there is "
+            f"{' and '.join(given) or 'none'}"
         )
     if tokenizer.train is None:
         if tokenizer.sha256 is None:
             raise RecipeError(
-                f"tokenizer.sha256: missing for {tokenizer.name!r}; give the hash of its file, which is its identity"
+                f"tokenizer.sha256: missing for {tokenizer.name or tokenizer.file!r}; give the hash of its file, which is its identity"
             )
         return
+    if tokenizer.eos_token:
+        raise RecipeError(
+            f"tokenizer.eos_token: {tokenizer.eos_token!r} is for a published tokenizer; one that is trained here closes "
+            "documents with <|endoftext|>; leave it out"
+        )
     for source in tokenizer.train.sources:
         if source not in recipe.sources:
             raise RecipeError(

@@ -83,7 +83,7 @@ def load_checkpoint(
 
     model = build_model(reference.recipe.model, device="meta").to_empty(device=device)
     load_milestone(storage, reference.step_key, reference.step, model, None)
-    return model.eval(), Tokenizer.from_bytes(storage.read_bytes(reference.tokenizer_key))
+    return model.eval(), Tokenizer.load(storage, reference.tokenizer_key)
 
 
 def load_folder(folder: Path, device: str = "cpu") -> tuple[NCPModel, Tokenizer]:
@@ -96,7 +96,9 @@ def load_folder(folder: Path, device: str = "cpu") -> tuple[NCPModel, Tokenizer]
         raise RecipeError(
             f"checkpoint {str(folder)!r}: no tokenizer.json in it; copy the model's tokenizer there"
         )
-    return load_model(folder, device=device).eval(), Tokenizer.from_bytes(tokenizer.read_bytes())
+    return load_model(folder, device=device).eval(), Tokenizer.load(
+        Storage(str(folder.absolute())), tokenizer.name
+    )
 
 
 def _tokenizer_key(storage: Storage, record: dict[str, Any]) -> str:

@@ -14,9 +14,10 @@ def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, 
     import torch
 
     from ncp_model.hf import save_pretrained
+    from pipeline.data.tokenizer import Tokenizer
 
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"--to: {str(folder)!r} is not empty; choose a new folder")
     model, _ = load_checkpoint(storage, reference)
     save_pretrained(model.state_dict(), reference.recipe.model, folder, dtype=getattr(torch, dtype))
-    (folder / "tokenizer.json").write_bytes(storage.read_bytes(reference.tokenizer_key))
+    Tokenizer.load(storage, reference.tokenizer_key).save(Storage(str(folder.absolute())), "tokenizer.json")

@@ -33,6 +33,7 @@ from jobs.selection import (
     wanted_steps,
     with_forced,
 )
+from jobs.steps.cleaning import check_cleaning
 from jobs.stop import (
     StoppedByRequest,
     check_submission,
@@ -41,10 +42,12 @@ from jobs.stop import (
     stop_on_signals,
     withdraw_run_stop,
 )
+from jobs.tokenizer_source import check_published_tokenizer
 from jobs.training.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
 from pipeline.dag.plan import PlannedStep, make_plan
 from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
 from pipeline.dag.step import Step
+from pipeline.dag.store import StepStore
 from pipeline.data.pins import load_pin, make_pin
 from pipeline.storage import Storage
 
@@ -108,6 +111,14 @@ def check_suites(recipe: Recipe) -> None:
             find_suite(suite)
 
 
+def check_inputs(storage: Storage, recipe: Recipe) -> None:
+    """Raise InputError for what the recipe names and can be looked at before any work: suites, filters, tokenizer."""
+    check_suites(recipe)
+    check_cleaning(recipe)
+    if recipe.tokenizer.train is None and not StepStore(storage, build_graph(recipe, {})[0].key).receipt():
+        check_published_tokenizer(recipe)
+
+
 def retry_policy(runtime: RuntimeSpec) -> RetryPolicy:
     return RetryPolicy(
         infrastructure=runtime.retries,
@@ -123,7 +134,7 @@ def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
 
 def plan_recipe(storage: Storage, recipe: Recipe) -> tuple[Planned, list[PlannedStep]]:
     """The plan, from what is known now. Writes nothing."""
-    check_suites(recipe)
+    check_inputs(storage, recipe)
     planned = resolve(recipe, known_pins(storage, recipe))
     return planned, make_plan(planned.steps, storage)
 
@@ -138,7 +149,7 @@ def prepare_run(
     say: Callable[[str], None],
 ) -> Planned:
     """Check, pin and record a run, so that only its steps are left. Writes pins and the record, nothing else."""
-    check_suites(recipe)
+    check_inputs(storage, recipe)
     if name is not None:
         check_run_name(name)
     check_selection(resolve(recipe, known_pins(storage, recipe)).steps, selection)

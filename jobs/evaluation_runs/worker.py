@@ -146,7 +146,7 @@ class EvaluationWorker:
         torch.set_num_threads(self.job.threads)
         return Examiner(
             self._load_model,
-            tokenizer=Tokenizer.from_bytes(self.storage.read_bytes(self.job.tokenizer)),
+            tokenizer=Tokenizer.load(self.storage, self.job.tokenizer),
             heldout={
                 source: HeldoutText(
                     documents=lambda key=key: heldout_documents(self.storage, key), digest=fingerprint

@@ -30,7 +30,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
             num_cpus=recipe.runtime.staging_cpus_per_task,
             context=context,
         )
-    return _copy_asset(recipe, context.storage, key)
+    return _copy_published(recipe, context.storage, key)
 
 
 def tokenizer_key(context: StepContext) -> str:
@@ -76,22 +76,9 @@ def _texts(storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int) -> I
         )
 
 
-def _copy_asset(recipe: Recipe, storage: Storage, key: str) -> dict[str, Any]:
-    from jobs.tokenizer_source import read_tokenizer
-    from pipeline.data.tokenizer import Tokenizer
+def _copy_published(recipe: Recipe, storage: Storage, key: str) -> dict[str, Any]:
+    from jobs.tokenizer_source import published_tokenizer
 
-    assert recipe.tokenizer.name is not None
-    data = read_tokenizer(recipe.tokenizer.name)
-    tokenizer = Tokenizer.from_bytes(data)
-    if recipe.tokenizer.sha256 is not None and tokenizer.sha256 != recipe.tokenizer.sha256:
-        raise ValueError(
-            f"tokenizer.sha256: {recipe.tokenizer.name} has {tokenizer.sha256}, the recipe expects "
-            f"{recipe.tokenizer.sha256}; use the published file or correct the recipe"
-        )
-    if tokenizer.vocab_size > recipe.model.vocab_size:
-        raise ValueError(
-            f"model.vocab_size: {recipe.model.vocab_size} is less than the {tokenizer.vocab_size} entries of "
-            f"{recipe.tokenizer.name}; raise it"
-        )
-    storage.write_bytes(key, data)
+    tokenizer = published_tokenizer(recipe)
+    tokenizer.save(storage, key)
     return {"tokenizer": key, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}

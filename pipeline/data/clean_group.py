@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import zstandard
 from datatrove.data import Document as TroveDocument
@@ -31,6 +32,8 @@ from datatrove.pipeline.dedup.minhash import (
     MinhashDedupSignature,
 )
 from datatrove.utils.hashing import HashConfig
+from datatrove.utils.text import TextNormConfig
+from numpy.typing import NDArray
 
 from curriculum.schema import CleaningSpec, DataSpec
 from pipeline.data.counters import Counters
@@ -42,7 +45,10 @@ from pipeline.storage import Storage
 
 HASH = HashConfig(precision=64, hash_fc="sha1")
 """datatrove's default needs xxhash below 4, which other packages have moved past."""
-MINHASH = MinhashConfig(hash_config=HASH)
+MINHASH = MinhashConfig(
+    hash_config=HASH, norm_config=TextNormConfig(norm_numbers=False, remove_punctuation=False)
+)
+"""Numbers and signs count: with datatrove's defaults all sums and all tables of one form are one document."""
 
 
 def _text(document: TroveDocument) -> str:
@@ -152,6 +158,14 @@ def finish_group(
     return receipt
 
 
+class _Signature(MinhashDedupSignature):
+    """A text too short for one n-gram has no shingle, and datatrove keeps all its copies; here it is its own shingle."""
+
+    def get_shingles(self, text: str) -> NDArray[np.uint64]:
+        shingles = super().get_shingles(text)
+        return shingles if shingles.size else np.array([[self._hash_func(text)]], dtype=np.uint64)
+
+
 def _signatures(
     storage: Storage,
     output: str,
@@ -164,7 +178,7 @@ def _signatures(
     if spec.dedup == "exact":
         ExactDedupSignature(folder, _exact(rank)).run(documents, rank, world)
     else:
-        MinhashDedupSignature(folder, MINHASH, language=PlainWordTokenizer()).run(documents, rank, world)  # type: ignore[arg-type]
+        _Signature(folder, MINHASH, language=PlainWordTokenizer()).run(documents, rank, world)  # type: ignore[arg-type]
 
 
 def _folder(storage: Storage, output: str, name: str) -> DataFolder:

@@ -98,6 +98,12 @@ def clean_source(
         raise SourceError(
             f"sources.{pin.source}: cleaning left nothing of {read} documents; removed: {removed}"
         )
+    gone = duplicates + sum(removed.values())
+    if gone > spec.max_removed * read:
+        raise SourceError(
+            f"sources.{pin.source}.clean: {gone:,} of {read:,} documents would be removed ({duplicates:,} as duplicates, by "
+            f"filter: {removed or 'none'}), over clean.max_removed {spec.max_removed:g}; raise it if that is meant"
+        )
     counts = {
         "documents_read": read,
         "skipped": skipped,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from datatrove.data import Document
 from datatrove.pipeline.filters import (
@@ -16,11 +19,14 @@ from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.utils.logging import logger
 from datatrove.utils.word_tokenizers import WordTokenizer
 
+from curriculum.errors import nearest
 from curriculum.schema import CleaningSpec
+from pipeline.data.errors import SourceError
 
 logger.disable("datatrove")  # its steps report to the terminal; counts are in the receipts
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
+_OWN_PARAMETERS = ("language", "exclusion_writer")
 _WORD = re.compile(r"\w+(?:['-]\w+)*|[^\w\s]")
 
 
@@ -48,6 +54,49 @@ FILTERS: Mapping[str, Callable[..., BaseFilter]] = {
     "c4": C4QualityFilter,
     "fineweb": FineWebQualityFilter,
 }
+
+
+def check_settings(key: str, spec: CleaningSpec) -> None:
+    """Hold the settings of each filter against the filter's own parameters.
+
+    Raises SourceError naming key, value and fix: settings of a filter that is not used, an unknown name, a value of
+    another kind than the filter's default, a number that is not finite.
+    """
+    for name, settings in spec.settings.items():
+        where = f"{key}.settings.{name}"
+        if name not in spec.filters:
+            raise SourceError(
+                f"{where}: {name!r} is not in {key}.filters; add it there or leave its settings out"
+            )
+        known = {
+            parameter.name: parameter.default
+            for parameter in inspect.signature(FILTERS[name]).parameters.values()
+            if parameter.name not in _OWN_PARAMETERS
+        }
+        for setting, value in settings.items():
+            if setting not in known:
+                raise SourceError(f"{where}.{setting}: {name} has no such setting; {nearest(setting, known)}")
+            wanted = _wanted(known[setting], value)
+            if wanted:
+                raise SourceError(
+                    f"{where}.{setting}: {value!r} is not {wanted}; its default is {known[setting]!r}"
+                )
+
+
+def _wanted(default: Any, value: Any) -> str | None:
+    """What a value should have been, by the default of its parameter; None when it may stand. Null switches a check off."""
+    if value is None or default is None or default is inspect.Parameter.empty:
+        return None
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(default, int | float):
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return None if whole else "a finite number"
+    if isinstance(default, str):
+        return None if isinstance(value, str) else "a text"
+    if isinstance(default, list | tuple):
+        return None if isinstance(value, list | tuple) else "a list"
+    return None
 
 
 class FilterChain:

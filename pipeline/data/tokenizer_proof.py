@@ -98,7 +98,11 @@ def _is_known_split(pre: Mapping[str, Any]) -> bool:
         return False
     split = splits[0]
     known = split.get("pattern", {}).get("Regex") in CUTTABLE_PATTERNS
-    return known and split.get("behavior") == "Isolated" and not split.get("invert")
+    kept = (split.get("behavior"), bool(split.get("invert")))
+    return known and kept in (
+        ("Isolated", False),
+        ("Removed", True),
+    )  # the patterns match every character, so both are one
 
 
 def _same(text: str, back: str) -> bool:

@@ -12,11 +12,10 @@ import pytest
 from curriculum.schema import DataSpec, SourceSpec
 from pipeline.data.errors import DamagedFile, SourceError
 from pipeline.data.groups import plan_groups
-from pipeline.data.pins import make_pin
+from pipeline.data.pins import Pin, make_pin
 from pipeline.data.shards import read_documents
-from pipeline.data.tokenizer import Tokenizer, train_bpe
-from pipeline.data.pins import Pin
 from pipeline.data.tokenize_group import tokenize_group
+from pipeline.data.tokenizer import Tokenizer, train_bpe
 from pipeline.storage import Storage
 
 TOKENS = SourceSpec(globs=("**/*.npy", "**/*.csv.gz", "**/*.bin", "**/*.idx", "**/*.ds", "**/*.ds.index"))
