@@ -19,6 +19,7 @@ from jobs.training.transition import read_transition, transition_banner
 from pipeline.dag.runner import Event
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
+from pipeline.data.accounts import account_line
 from pipeline.redaction import redact
 from pipeline.storage import Storage
 
@@ -93,11 +94,20 @@ class RunDisplay:
                 attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
                 return f"{name}: started ({event.step.fingerprint[:12]}{attempt})"
             case "done":
-                return f"{name}: done in {duration(event.seconds)}"
+                return f"{name}: done in {duration(event.seconds)}{self._account(event.step)}"
             case "cached":
                 return f"{name}: already done ({event.step.fingerprint[:12]})"
             case _:
                 return f"{name}: {event.kind}: {event.detail}"
+
+    def _account(self, step: Step) -> str:
+        """What a data step read, wrote, left out; nothing when storage does not answer now."""
+        if step.kind not in ("cleaning", "shards"):
+            return ""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            line = account_line(step_store(self._storage, step).receipt() or {})
+            return f": {line}" if line else ""
+        return ""
 
     def _poll(self) -> None:
         while not self._stop.wait(TERMINAL_SECONDS if self._live else PLAIN_SECONDS):

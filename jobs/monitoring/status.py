@@ -10,6 +10,7 @@ from typing import Any
 
 from jobs.runs import read_run
 from pipeline.dag.store import StepStore
+from pipeline.data.accounts import account_line
 from pipeline.storage import Storage
 
 RETRY_GRACE_SECONDS = 120.0
@@ -134,7 +135,7 @@ def _state(
 ) -> tuple[str, str, int | None, float | None]:
     receipt = store.receipt() if milestone is None else None
     if receipt is not None:
-        return "done", "", receipt["attempt"], receipt["seconds"]
+        return "done", account_line(receipt), receipt["attempt"], receipt["seconds"]
     marker = store.milestone(milestone) if milestone is not None else None
     if marker is not None:
         return "done", f"milestone at step {milestone}", marker["attempt"], _milestone_seconds(store, marker)

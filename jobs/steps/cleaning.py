@@ -72,4 +72,8 @@ def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str)
         parallelism=recipe.runtime.staging_tasks,
         cpus_per_task=recipe.runtime.staging_cpus_per_task,
     )
-    return {"pin": asdict(done.pin), "counts": done.counts}
+    return {
+        "pin": asdict(done.pin),
+        "bytes_read": sum(file.size for file in pin.files),
+        "counts": done.counts,
+    }

@@ -66,6 +66,7 @@ def _stage(
     return {
         "tokens": manifest.tokens,
         "shards": len(manifest.shards),
+        "bytes_read": sum(file.size for file in pin.files),
         "counters": manifest.counters.to_json(),
     }
 

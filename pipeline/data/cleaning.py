@@ -29,6 +29,7 @@ from pipeline.data.errors import SourceError
 from pipeline.data.groups import Group, plan_groups
 from pipeline.data.objects import PinnedFile
 from pipeline.data.pins import Pin, content_digest
+from pipeline.data.token_files import refuse_token_files
 from pipeline.data.verified import hash_object
 from pipeline.storage import Storage
 
@@ -61,6 +62,7 @@ def clean_source(
     Needs an initialised Ray. Raises SourceError naming the source for damaged input, too many bad lines, or when nothing
     is left, saying which filters removed how much.
     """
+    refuse_token_files(pin.source, (file.path for file in pin.files), f"sources.{pin.source}.clean")
     groups = plan_groups(pin, data)
     run = partial(_each_group, storage, pin, groups, parallelism, cpus_per_task)
     work = {"storage": storage, "output": output, "groups": len(groups), "spec": spec}

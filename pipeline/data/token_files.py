@@ -60,6 +60,15 @@ def is_companion(path: str) -> bool:
     return path.endswith((*COMPANIONS.values(), *IGNORED))
 
 
+def refuse_token_files(source: str, paths: Iterable[str], work: str) -> None:
+    """Raise SourceError if a source that `work` needs as text comes as token ids."""
+    path = next((path for path in paths if is_token_file(path) or is_companion(path)), None)
+    if path is not None:
+        raise SourceError(
+            f"sources.{source}: {path} holds token ids, and {work} needs text; use the text, or leave that out"
+        )
+
+
 def companion(path: str) -> str:
     """The path at which the boundaries of a token file are looked for."""
     suffix = next(suffix for suffix in COMPANIONS if path.endswith(suffix))
