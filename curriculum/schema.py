@@ -32,7 +32,7 @@ class CleaningSpec:
     """Filter name -> keyword arguments of the datatrove filter."""
     dedup: str = "none"
     """`none`, `exact` (equal texts) or `minhash` (near-duplicates: 5-grams, 14 buckets of 8 hashes)."""
-    max_removed: float = declared(0.5, at_least=0, at_most=1)
+    max_removed: float = declared(0.95, at_least=0, at_most=1)
     """Share of the documents read above which cleaning is refused: it took away more than was meant. Part of no identity."""
 
     def __post_init__(self) -> None:

@@ -25,6 +25,9 @@ IGNORE_INDEX = -100
 DIGEST_MODULUS = 2**63
 CONCURRENT_READS = 16
 """Ranged reads in flight per loader when storage is remote."""
+VERIFIED_REMOTE_BYTES = 8 << 30
+"""Remote shards are read once to check their digests before their first window, if a stage's are no more than this; beyond
+it that would move the whole stage through every worker, and what guards them is the service's own checksums."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,8 @@ class WindowLoader:
     `outputs` maps each source of the mixture to the output prefix of its staging step. Shards on a local disk are
     memory-mapped. Remote ones are read window by window, many at once and one batch ahead; with `cache_dir` they are
     instead kept there whole, if all shards of the mixture fit in `cache_bytes`. Before the first batch every manifest is
-    checked against its shards' sizes (`check=False` leaves that out). `packing="doc"` also says where documents start;
+    checked against its shards' sizes, and before its first window each shard's sha256 (`check=False` leaves both out; of
+    remote stages beyond VERIFIED_REMOTE_BYTES the second). `packing="doc"` also says where documents start;
     the windows are the same. Raises ValueError for sources of different tokenizers, for a batch that does not
     hold whole windows, and for a source without one window.
     """
@@ -97,11 +101,14 @@ class WindowLoader:
         self._filter = repetition_filter
         self._pack_documents = packing == "doc"
         self._remote = not storage.local
-        if self._remote and cache_dir is not None:
+        if self._remote:
             size = sum(
                 int(source.manifest.table["bytes"].to_numpy().sum()) for source in self.sources.values()
             )
-            if size <= cache_bytes:
+            if size > VERIFIED_REMOTE_BYTES:
+                for source in self.sources.values():
+                    source.verify_shards = False
+            if cache_dir is not None and size <= cache_bytes:
                 for source in self.sources.values():
                     source.cache = ShardCache(cache_dir, cache_bytes)
         self._reads = ThreadPoolExecutor(CONCURRENT_READS, "ncp-window") if self._remote else None

@@ -26,11 +26,12 @@ class ShardCache:
     def __init__(self, directory: str, max_bytes: int):
         self.directory = Path(directory)
         self.max_bytes = max_bytes
+        self._verified: set[str] = set()
 
     def fetch(self, storage: Storage, output: str, entry: ShardEntry) -> Path:
         """The local copy of a shard, fetched and verified if it is not there. Raises ShardError if it is not whole."""
         path = self.directory / f"{entry.sha256}.arrow"
-        if path.exists() and path.stat().st_size == entry.bytes:
+        if self._holds(path, entry):
             with contextlib.suppress(OSError):
                 os.utime(path)  # recently used
             return path
@@ -52,6 +53,17 @@ class ShardCache:
         finally:
             temporary.unlink(missing_ok=True)
         return path
+
+    def _holds(self, path: Path, entry: ShardEntry) -> bool:
+        """Whether the copy is there and whole; it is read once by each process, and one that changed is fetched anew."""
+        if not path.exists() or path.stat().st_size != entry.bytes:
+            return False
+        if entry.sha256 not in self._verified:
+            with open(path, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                    return False
+            self._verified.add(entry.sha256)
+        return True
 
     def _make_room(self, wanted: int) -> None:
         """Remove the least recently used shards until `wanted` bytes fit. A mapped file lives on until it is unmapped."""

@@ -25,6 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.data.errors import ShardError
+from pipeline.data.verified import hash_object
 from pipeline.storage import Storage
 
 FORMAT_VERSION = 1
@@ -141,6 +142,21 @@ def check_size(storage: Storage, output: str, entry: ShardEntry) -> None:
         )
 
 
+def check_digest(storage: Storage, output: str, entry: ShardEntry) -> None:
+    """Raise ShardError unless the shard holds the very bytes that were written."""
+    _same_digest(
+        storage.uri(f"{output}/{entry.key}"), hash_object(storage, f"{output}/{entry.key}")[1], entry
+    )
+
+
+def _same_digest(where: str, found: str, entry: ShardEntry) -> None:
+    if found != entry.sha256:
+        raise ShardError(
+            f"{where}: sha256 {found[:12]}..., recorded {entry.sha256[:12]}...; its bytes changed after they were written; "
+            "stage the source again (--force of its shards step)"
+        )
+
+
 def map_tokens(path: Path, entry: ShardEntry) -> NDArray[np.uint32]:
     """The shard's token stream, memory-mapped read-only."""
     return np.memmap(path, dtype=TOKEN_DTYPE, mode="r", offset=entry.token_offset, shape=(entry.tokens,))
@@ -161,10 +177,13 @@ def read_tokens(
 
 
 def read_documents(storage: Storage, output: str, entry: ShardEntry) -> pa.RecordBatch:
-    """The whole shard with its document columns; memory-mapped when it is local."""
+    """The whole shard with its document columns; memory-mapped when it is local. Raises ShardError for changed bytes."""
     key = f"{output}/{entry.key}"
     path = storage.local_path(key)
-    batch = _only_batch(pa.memory_map(str(path)) if path else pa.BufferReader(storage.read_bytes(key)), key)
+    source = pa.memory_map(str(path)) if path else pa.BufferReader(storage.read_bytes(key))
+    _same_digest(storage.uri(key), hashlib.sha256(source.read_buffer()).hexdigest(), entry)
+    source.seek(0)
+    batch = _only_batch(source, key)
     tokens = len(batch.column(0).values)
     if batch.num_rows != entry.rows or tokens != entry.tokens:
         raise ShardError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.data.manifest import Manifest
 from pipeline.data.shard_cache import ShardCache
-from pipeline.data.shards import map_tokens, read_tokens
+from pipeline.data.shards import check_digest, map_tokens, read_tokens
 from pipeline.storage import Storage
 
 MAX_MAPPED = 256
@@ -25,6 +25,7 @@ MAX_MAPPED = 256
 class SourceWindows:
     """Window i is `input_ids[j*L : (j+1)*L]` of one shard; windows never cross shards, tails are dropped.
 
+    A shard's sha256 is checked once, before the first of its windows is given; `verify_shards` False leaves that out.
     `cache` may be set before the first read; it is only used when storage is remote. Reads are thread-safe.
     """
 
@@ -34,10 +35,13 @@ class SourceWindows:
             self.manifest.verify(storage)
         self.sequence_length = sequence_length
         self.cache: ShardCache | None = None
+        self.verify_shards = check
         self._storage, self._output = storage, output
         self._first = np.concatenate([[0], np.cumsum(self.manifest.shard_tokens // sequence_length)])
         self._mapped: OrderedDict[int, NDArray[np.uint32]] = OrderedDict()
         self._lock = threading.Lock()
+        self._verified: set[int] = set()
+        self._verifying = threading.Lock()
 
     @property
     def windows(self) -> int:
@@ -62,8 +66,18 @@ class SourceWindows:
         if self._storage.local or self.cache is not None:
             out[:] = self._map(shard)[start : start + self.sequence_length]
         else:
+            self._verify(shard)
             entry = self.manifest.shard(shard)
             out[:] = read_tokens(self._storage, self._output, entry, start, self.sequence_length)
+
+    def _verify(self, shard: int) -> None:
+        """Read the shard in storage once and compare its digest. A local copy is checked by the cache."""
+        if not self.verify_shards or shard in self._verified:
+            return
+        with self._verifying:
+            if shard not in self._verified:
+                check_digest(self._storage, self._output, self.manifest.shard(shard))
+                self._verified.add(shard)
 
     def _map(self, shard: int) -> NDArray[np.uint32]:
         with self._lock:
@@ -81,6 +95,7 @@ class SourceWindows:
         entry = self.manifest.shard(shard)
         path = self._storage.local_path(f"{self._output}/{entry.key}")
         if path is not None:
+            self._verify(shard)
             return path
         assert self.cache is not None
         return self.cache.fetch(self._storage, self._output, entry)
