@@ -60,11 +60,11 @@ def _bytes(size: int) -> str:
 
 
 def _by_reason(what: str, counts: Mapping[str, int], of: int) -> str:
-    """`skipped 12 (3.0 %): bad_text 10, empty 2`; `skipped 0`."""
+    """`skipped 12 (3.0 %): bad_text 10, empty 2`; `skipped 0`. More than half is a warning."""
     total = sum(counts.values())
     if not total:
         return f"{what} 0"
     share = f" ({100 * total / of:.1f} %)" if of else ""
-    return f"{what} {total:,}{share}: " + ", ".join(
-        f"{name} {count:,}" for name, count in counts.items() if count
-    )
+    reasons = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+    warning = " - WARNING: more than half" if of and total > of / 2 else ""
+    return f"{what} {total:,}{share}: {reasons}{warning}"

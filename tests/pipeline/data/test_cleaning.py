@@ -11,7 +11,7 @@ from curriculum.schema import CleaningSpec, DataSpec, SourceSpec
 from pipeline.data.clean_group import bucket_receipt
 from pipeline.data.cleaning import clean_source
 from pipeline.data.errors import SourceError
-from pipeline.data.filters import FilterChain, PlainWordTokenizer
+from pipeline.data.filters import FilterChain, PlainWordTokenizer, check_settings
 from pipeline.data.manifest import Manifest
 from pipeline.data.pins import make_pin
 from pipeline.data.readers import Counters, Quarantine, Reader
@@ -28,7 +28,7 @@ def clean(tmp_path, ray_session):
         storage = Storage(str(tmp_path / "store"))
         for name, content in files.items():
             storage.write_bytes(f"raw/{name}", content)
-        pin = make_pin(storage, "web", SourceSpec(), storage.uri("raw"))
+        pin = make_pin(storage, "web", SourceSpec(globs=("**/*.jsonl*", "**/*.npy")), storage.uri("raw"))
         cleaned = clean_source(
             storage=storage, output=output, pin=pin, spec=spec, data=data, parallelism=2, cpus_per_task=0.5
         )
@@ -79,6 +79,65 @@ def test_the_word_tokenizer_cuts_words_and_sentences_and_spans_tile_the_text():
     assert words.sent_tokenize(text) == ['He said "stop.', "Then, it's over!", "Really?"]
     spans = words.span_tokenize(text)
     assert "".join(text[start:end] for start, end in spans) == text and len(spans) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"gopher_quality": {"min_doc_wrods": 2}},
+            r"s\.clean\.settings\.gopher_quality\.min_doc_wrods: .*min_doc_words",
+        ),
+        (
+            {"gopher_quality": {"min_doc_words": "two"}},
+            r"min_doc_words: 'two' is not a finite number; its default is 50",
+        ),
+        ({"gopher_quality": {"min_doc_words": float("nan")}}, r"min_doc_words: nan is not a finite number"),
+        ({"gopher_quality": {"language": "de"}}, r"gopher_quality\.language: .* has no such setting"),
+        ({"c4": {"min_num_sentences": 3}}, r"settings\.c4: 'c4' is not in s\.clean\.filters"),
+    ],
+)
+def test_settings_are_held_against_the_filters_own_parameters(settings, message):
+    with pytest.raises(SourceError, match=message):
+        check_settings("s.clean", CleaningSpec(filters=("gopher_quality",), settings=settings))
+
+
+def test_settings_that_the_filters_take_pass_the_check():
+    settings = {
+        "gopher_quality": {"min_doc_words": 2, "stop_words": ["the"], "max_doc_words": None},
+        "c4": {"filter_no_terminal_punct": False},
+    }
+    check_settings("s.clean", CleaningSpec(filters=("gopher_quality", "c4"), settings=settings))
+
+
+def test_numbers_and_short_texts_are_what_they_are_to_minhash(clean, lines):
+    """Sums and tables differ in their numbers alone; a copy of three words is still a copy."""
+    sums = [f"What is {a} + {b}? It is {a + b}." for a in range(3, 40, 3) for b in range(2, 20)][:200]
+    signs = ["work out 8 + 2 now please", "work out 8 - 2 now please"]
+    weather = [
+        f"2021-{1 + day // 28:02d}-{1 + day % 28:02d}: max {12.5 + day / 10:.1f}, min {day % 9}, rain {day % 7}.{day % 10}"
+        for day in range(140)
+    ]
+    short = ["three short words", "three short words", "three other words", "Three short words"]
+    cleaned, left = clean({"a.jsonl": lines(*sums, *signs, *weather, *short)}, CleaningSpec(dedup="minhash"))
+    assert left == [*sums, *signs, *weather, "three short words", "three other words", "Three short words"]
+    assert cleaned.counts["duplicates"] == 1
+
+
+def test_a_cleaning_that_takes_nearly_all_is_refused_by_name(clean, lines, prose_texts):
+    spec = CleaningSpec(dedup="exact", max_removed=0.4)
+    with pytest.raises(
+        SourceError,
+        match=r"sources\.web\.clean: 5 of 6 .*5 as duplicates.* over clean\.max_removed 0\.4; raise it if",
+    ):
+        clean({"a.jsonl": lines(*[prose_texts[0]] * 6)}, spec)
+
+
+def test_token_files_are_not_cleaned_as_if_they_were_text(clean):
+    with pytest.raises(
+        SourceError, match=r"sources\.web: a\.npy holds token ids, and sources\.web\.clean needs text"
+    ):
+        clean({"a.npy": b"\1\0" * 40}, CleaningSpec(dedup="exact"))
 
 
 @pytest.mark.parametrize("dedup", ["exact", "minhash"])
