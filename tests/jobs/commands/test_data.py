@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from curriculum.load import load_recipe, plain
 from jobs.cli import app
+from pipeline.data.quarantine import Quarantine
 from pipeline.storage import Storage
 from tests.ncp_process import SMALL
 from tests.staged import stage_prose
@@ -63,6 +64,51 @@ def test_verify_says_intact_and_names_a_damaged_shard(storage: Storage, tmp_path
     copy.write_bytes(victim, bytes(data))
     code, output = _ncp("data", "verify", f"{copy.url}/{OUTPUT}")
     assert code == 1 and os.path.basename(victim) in output and "1 problems" in output
+
+
+def test_a_run_and_its_source_name_a_shard_set(storage: Storage) -> None:
+    tail = ("--storage", storage.url)
+    assert _ncp("data", "verify", "r", "prose", *tail) == (0, "r prose: intact\n")
+    assert _ncp("data", "verify", "r", *tail) == (0, "r: intact\n"), "its only source"
+    by_path, by_run = (
+        _ncp("data", "stats", f"{storage.url}/{OUTPUT}"),
+        _ncp("data", "stats", "r", "prose", *tail),
+    )
+    assert by_run == by_path and by_run[0] == 0
+    code, output = _ncp("data", "list", *tail)
+    assert code == 0 and OUTPUT in output and "prose: read " in output and "skipped 0" in output
+    assert _ncp("data", "quarantine", "r", "prose", *tail) == (0, "r: no line is in quarantine\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("inspect", "r", "pose"), "run r: no source 'pose'; did you mean 'prose'"),
+        (("verify", "q", "prose"), "run: 'q' does not exist"),
+        (
+            ("verify", "r", "prose", "--tokenizer", "/nowhere/tokenizer.json"),
+            "/nowhere/tokenizer.json does not exist",
+        ),
+    ],
+)
+def test_a_run_or_source_that_is_not_there_is_named(
+    storage: Storage, arguments: tuple[str, ...], message: str
+) -> None:
+    code, output = _ncp("data", *arguments, "--storage", storage.url)
+    assert code == 2 and message in output
+
+
+def test_the_quarantine_is_shown_by_file_line_and_reason(storage: Storage, tmp_path: Path) -> None:
+    copy = Storage(str(tmp_path))
+    for key in (f"{OUTPUT}/manifest.json", f"{OUTPUT}/shards.arrow", "runs/r/run.json"):
+        copy.write_bytes(key, storage.read_bytes(key))
+    kept = Quarantine()
+    for line in range(1, 4):
+        kept.add("data/a.jsonl", line, "bad_json", "Expecting value", b"{broken")
+    kept.write(copy, f"{OUTPUT}/quarantine/g00000.jsonl")
+    code, output = _ncp("data", "quarantine", "r", "prose", "--limit", "2", "--storage", copy.url)
+    assert code == 0 and output.count("bad_json: Expecting value") == 2
+    assert output.startswith("data/a.jsonl:1  bad_json: Expecting value\n  '{broken'")
 
 
 def test_stats_are_json(storage: Storage) -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.data import loader as loader_module
 from pipeline.data.errors import ShardError
 from pipeline.data.loader import DIGEST_MODULUS, IGNORE_INDEX, WindowLoader
 from pipeline.data.shard_cache import ShardCache
@@ -141,9 +142,10 @@ def finish_reading_ahead(loader: WindowLoader) -> None:
 
 
 def test_a_cache_too_small_for_the_mixture_is_left_alone_and_only_windows_are_fetched(
-    counting, loader, code, prose, tmp_path
+    counting, loader, code, prose, tmp_path, monkeypatch
 ):
     size = sum(entry.bytes for manifest in (code, prose) for entry in manifest.shards)
+    monkeypatch.setattr(loader_module, "VERIFIED_REMOTE_BYTES", size - 1)
     remote = make(counting, code, prose, cache_dir=str(tmp_path / "cache"), cache_bytes=size // 100)
     for step in range(20):
         assert remote.batch(step, 0, 1, G)[0].digest == loader.batch(step, 0, 1, G)[0].digest
@@ -151,6 +153,45 @@ def test_a_cache_too_small_for_the_mixture_is_left_alone_and_only_windows_are_fe
     trained = 20 * G * T * 4
     assert trained <= counting.fetched <= 1.1 * trained
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("place", ["local", "remote", "cached"])
+def test_a_flipped_bit_of_a_shard_is_found_before_its_first_window(
+    counting, stdlib_storage, code, prose, tmp_path, place
+):
+    """Every shard of the mixture is tried: whichever it is, no window of it is ever given."""
+    size = sum(entry.bytes for manifest in (code, prose) for entry in manifest.shards)
+    storage = Storage(str(tmp_path / "copy")) if place == "local" else counting
+    if place == "local":
+        for manifest in (code, prose):
+            for key in stdlib_storage.keys(manifest.output):
+                storage.write_bytes(key, stdlib_storage.read_bytes(key))
+    settings = {"cache_dir": str(tmp_path / "cache"), "cache_bytes": size} if place == "cached" else {}
+    key = f"{prose.output}/{prose.shards[0].key}"
+    whole = storage.read_bytes(key)
+    flipped = bytearray(whole)
+    flipped[prose.shards[0].token_offset + 4 * prose.shards[0].tokens // 2] ^= 4
+    try:
+        storage.write_bytes(key, bytes(flipped))
+        damaged = make(storage, code, prose, **settings)
+        with pytest.raises(ShardError, match=f"{prose.shards[0].key}: "):
+            for step in range(60):
+                damaged.batch(step, 0, 1, G)
+    finally:
+        storage.write_bytes(key, whole)
+
+
+def test_a_copy_in_the_cache_that_changed_is_fetched_anew(counting, loader, code, prose, tmp_path):
+    size = sum(entry.bytes for manifest in (code, prose) for entry in manifest.shards)
+    settings = {"cache_dir": str(tmp_path / "cache"), "cache_bytes": size}
+    make(counting, code, prose, **settings).batch(0, 0, 1, G)
+    for file in (tmp_path / "cache").iterdir():
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    remote = make(counting, code, prose, **settings)
+    for step in range(20):
+        assert remote.batch(step, 0, 1, G)[0].digest == loader.batch(step, 0, 1, G)[0].digest
 
 
 def test_a_cache_that_holds_the_mixture_fetches_each_shard_once_and_is_shared(
