@@ -163,7 +163,7 @@ class _Signature(MinhashDedupSignature):
 
     def get_shingles(self, text: str) -> NDArray[np.uint64]:
         shingles = super().get_shingles(text)
-        return shingles if shingles.size else np.array([[self._hash_func(text)]], dtype=np.uint64)
+        return shingles if shingles.size else np.array([[self._hash_func(text)]], dtype=np.uint64)  # type: ignore[arg-type]
 
 
 def _signatures(
