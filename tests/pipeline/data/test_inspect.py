@@ -6,9 +6,12 @@ import json
 import numpy as np
 import pytest
 
+from curriculum.schema import DataSpec, SourceSpec
 from pipeline.data.errors import ShardError
 from pipeline.data.inspect import inspect, open_output, stats, verify
+from pipeline.data.pins import make_pin
 from pipeline.data.shards import ShardBuffer, shard_schema, write_shard
+from pipeline.data.tokenizer import Tokenizer, train_bpe
 
 
 def test_inspect_shows_the_beginnings_of_documents_from_all_over(stdlib_storage, code, tokenizer):
@@ -88,3 +91,31 @@ def test_the_wrong_tokenizer_is_refused_before_it_decodes_nonsense(stdlib_storag
     other = Tokenizer(train_bpe(["another tokenizer"], 300))
     with pytest.raises(ShardError, match="staged with tokenizer"):
         inspect(stdlib_storage, code.output, tokenizer=other)
+
+
+def _stage_one(stage, store, tokenizer, text: str, special_tokens: str = "text") -> None:
+    store.write_bytes("raw/a.jsonl", json.dumps({"text": text}).encode() + b"\n")
+    pin = make_pin(store, "web", SourceSpec(), store.uri("raw"))
+    stage(store, "steps/web", pin, tokenizer, DataSpec(heldout_fraction=0.0), special_tokens)
+
+
+@pytest.mark.parametrize("text", ["a<|endoftext|>b", "ends in one<|endoftext|>", "<|endoftext|>", "plain"])
+@pytest.mark.parametrize("special_tokens", ["keep", "text"])
+def test_kept_control_tokens_are_no_damage(stage, store, tokenizer, text, special_tokens):
+    _stage_one(stage, store, tokenizer, text, special_tokens)
+    assert verify(store, "steps/web", tokenizer=tokenizer) == []
+
+
+def test_a_normal_form_of_other_length_is_no_damage(stage, store, tokenizer):
+    config = json.loads(tokenizer.data)
+    config["normalizer"] = {"type": "NFC"}
+    nfc = Tokenizer(json.dumps(config).encode())
+    _stage_one(stage, store, nfc, "cafe\u0301 au lait, A\u030a")
+    assert verify(store, "steps/web", tokenizer=nfc) == []
+
+
+def test_another_tokenizer_is_said_to_be_another_and_not_damage(stage, store, tokenizer):
+    _stage_one(stage, store, tokenizer, "some text")
+    other = Tokenizer(train_bpe(["other words"], 300))
+    (problem,) = verify(store, "steps/web", tokenizer=other)
+    assert f"staged with tokenizer {tokenizer.sha256[:12]}, not {other.sha256[:12]}" in problem
