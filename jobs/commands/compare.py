@@ -63,7 +63,7 @@ def compare(
     opened = Storage(storage)
     found = compare_runs(opened, *sides, stages=stage or [], metric=metric, window=smoothing, force=force)
     if as_json:
-        print(json.dumps({"by": by.value, **found.record()}, indent=1))
+        print(json.dumps({"by": by.value, **found.record()}, indent=1, allow_nan=False))
     else:
         print_comparison(out, found, by.value)
     if to is not None:

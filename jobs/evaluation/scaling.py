@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curriculum.errors import InputError
+from jobs.evaluation.comparison import t_quantile
 
 Array = NDArray[np.float64]
 
@@ -69,7 +70,7 @@ class Efficiency:
     ratio: float
     """Geometric mean over the budgets."""
     ratio_interval: tuple[float, float] | None
-    """95 %, from resampled residuals; None when a frontier has only two points."""
+    """95 %, by Fieller's theorem; None without a residual to spare, or where the baseline's slope is not sure."""
     at_largest: float
     baseline: PowerLaw
     candidate: PowerLaw
@@ -104,6 +105,14 @@ def frontier(points: Sequence[LadderPoint]) -> list[LadderPoint]:
 
 def fit_power_law(points: Sequence[LadderPoint]) -> PowerLaw:
     """Least squares of log loss on log budget. Raises ScalingError for fewer than two budgets."""
+    for point in points:
+        for name in ("budget", "loss"):
+            value = getattr(point, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ScalingError(
+                    f"scaling: {point.label or f'the rung of {point.budget:.3g} FLOPs'} has {name} {value}; a law needs "
+                    "positive numbers: train that rung anew, or leave it out"
+                )
     compute, loss = np.log([point.budget for point in points]), np.log([point.loss for point in points])
     if len(set(compute.tolist())) < 2:
         raise ScalingError(
@@ -112,30 +121,53 @@ def fit_power_law(points: Sequence[LadderPoint]) -> PowerLaw:
     return _line(compute, loss)
 
 
-def efficiency(
-    baseline: Sequence[LadderPoint], candidate: Sequence[LadderPoint], *, resamples: int = 2000, seed: int = 0
-) -> Efficiency:
-    """Compute efficiency of the candidate's frontier against the baseline's, over the candidate's budgets."""
-    frontiers = frontier(baseline), frontier(candidate)
-    laws = fit_power_law(frontiers[0]), fit_power_law(frontiers[1])
-    budgets = np.log([point.budget for point in frontiers[1]])
-    interval = None
-    if min(len(front) for front in frontiers) > 2:
-        generator = np.random.default_rng(seed)
-        drawn = [
-            _redrawn(front, law, generator, resamples) for front, law in zip(frontiers, laws, strict=True)
-        ]
-        ratios = np.exp([_log_ratio(base, tried, budgets).mean() for base, tried in zip(*drawn, strict=True)])
-        low, high = np.quantile(ratios, (0.025, 0.975))
-        interval = (float(low), float(high))
+def efficiency(baseline: Sequence[LadderPoint], candidate: Sequence[LadderPoint]) -> Efficiency:
+    """Compute efficiency of the candidate's frontier against the baseline's, over the candidate's budgets.
+
+    Raises ScalingError for a loss or budget that is no positive number, and for a law that does not fall with compute.
+    """
+    fronts = frontier(baseline), frontier(candidate)
+    laws = fit_power_law(fronts[0]), fit_power_law(fronts[1])
+    for name, law in zip(("baseline", "candidate"), laws, strict=True):
+        if law.b <= 1e-9:
+            raise ScalingError(
+                f"scaling: the {name}'s loss does not fall with compute (log L = a - b log C with b = {law.b:.3g}), so no "
+                "compute reaches the other's loss; train longer or over a wider range of budgets"
+            )
+    budgets = np.log([point.budget for point in fronts[1]])
     ratios = _log_ratio(*laws, budgets)
     return Efficiency(
         ratio=math.exp(float(ratios.mean())),
-        ratio_interval=interval,
+        ratio_interval=_fieller(fronts[0], laws[0], fronts[1], laws[1]),
         at_largest=math.exp(float(ratios[-1])),
         baseline=laws[0],
         candidate=laws[1],
     )
+
+
+def _fieller(
+    baseline: Sequence[LadderPoint], law: PowerLaw, candidate: Sequence[LadderPoint], other: PowerLaw
+) -> tuple[float, float] | None:
+    """95 % interval of the mean ratio: the budgets at which the baseline's line may have the candidate's mean log loss.
+
+    One residual variance for both families, with n + m - 4 degrees of freedom (Student's t).
+    """
+    freedom = len(baseline) + len(candidate) - 4
+    if freedom < 1:
+        return None
+    squares = len(baseline) * law.residual**2 + len(candidate) * other.residual**2
+    noise = t_quantile(freedom) ** 2 * squares / freedom
+    compute, loss = (np.log([getattr(point, name) for point in baseline]) for name in ("budget", "loss"))
+    spread = float(np.square(compute - compute.mean()).sum())
+    drop = float(loss.mean()) - float(np.log([point.loss for point in candidate]).mean())
+    of_slope, of_means = noise / spread, noise * (1 / len(baseline) + 1 / len(candidate))
+    square = law.b**2 - of_slope
+    if square <= 0:
+        return None
+    root = law.b**2 * of_means + of_slope * (drop**2 - of_means)
+    shift = float(compute.mean()) - float(np.log([point.budget for point in candidate]).mean())
+    low, high = ((law.b * drop + side * math.sqrt(root)) / square + shift for side in (-1, 1))
+    return (math.exp(low), math.exp(high)) if high < 700 else None
 
 
 def fit_chinchilla(points: Sequence[LadderPoint]) -> Chinchilla:
@@ -198,17 +230,6 @@ def _log_ratio(baseline: PowerLaw, candidate: PowerLaw, log_budgets: Array) -> A
     """log(C_base(L) / C) at the candidate's loss for each budget."""
     log_loss = candidate.a - candidate.b * log_budgets
     return (baseline.a - log_loss) / baseline.b - log_budgets
-
-
-def _redrawn(
-    points: Sequence[LadderPoint], law: PowerLaw, generator: np.random.Generator, resamples: int
-) -> list[PowerLaw]:
-    """Laws refitted to the line plus residuals drawn with replacement, widened for the two fitted parameters."""
-    compute, loss = np.log([point.budget for point in points]), np.log([point.loss for point in points])
-    fitted = law.a - law.b * compute
-    residuals = (loss - fitted) * math.sqrt(len(points) / (len(points) - 2))
-    draws = generator.choice(residuals, (resamples, len(points)))
-    return [_line(compute, fitted + draw) for draw in draws]
 
 
 def _non_negative_least_squares(columns: Array, target: Array) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jobs.evaluation.comparison import ComparisonError, local_line
+from jobs.evaluation.comparison import ComparisonError, local_line, savings, smoothing_width
 from jobs.monitoring.run_compare import RunComparison, StageComparison, compare_runs
 from jobs.report.model import ComparisonView, MatchChart
 from pipeline.storage import Storage
@@ -67,6 +67,7 @@ def comparison_views(found: RunComparison, by: str = "tokens") -> list[Compariso
                 compute_ratio=summary.compute_ratio,
                 compute_interval=summary.compute_ratio_interval,
                 final_gap=sum(match.final_gap for match in summary.matches) / len(summary.matches),
+                shared=one.shared,
                 note="; ".join(notes),
                 chart=_chart(found, one, by),
             )
@@ -92,7 +93,7 @@ def first_against_others(storage: Storage, runs: Sequence[str]) -> tuple[list[Co
 def _chart(found: RunComparison, one: StageComparison, by: str) -> MatchChart:
     """The first seed's smoothed curves, with the loss to reach and where it is reached."""
     (baseline, candidate), match = one.pairs[0], one.summary.matches[0]
-    width = found.window * float(baseline.tokens[-1])
+    width = smoothing_width(baseline.tokens, candidate.tokens, found.window)
     costs = [curve.flops_per_token if by == "flops" else 1.0 for curve in (baseline, candidate)]
     smoothed = [local_line(curve.tokens, curve.loss, width) for curve in (baseline, candidate)]
     return MatchChart(
@@ -133,9 +134,12 @@ def _ratio(one: StageComparison, name: str) -> str:
         if name == "tokens"
         else (summary.compute_ratio, summary.compute_ratio_interval)
     )
+    if one.shared:
+        return "the same steps"
     if ratio is None:
         return "not reached"
-    text = f"{100 * ratio:.1f} % ({1 / ratio:.2f}x less)"
+    text = f"{100 * ratio:.1f} % ({savings(ratio)})"
     if interval is not None:
-        text += f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+        upper = "never" if interval[1] is None else f"{100 * interval[1]:.1f}"
+        text += f" [{100 * interval[0]:.1f}, {upper}]"
     return f"{text}, {summary.unmatched} never" if summary.unmatched else text

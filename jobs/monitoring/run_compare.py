@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from curriculum.load import build
-from curriculum.schema import Recipe
-from curriculum.tokens import stage_steps
+import numpy as np
+
+from curriculum.identity import difference
+from curriculum.load import build, plain
+from curriculum.schema import Recipe, StageSpec
+from curriculum.tokens import horizon_steps, stage_steps
 from jobs.evaluation.comparison import (
+    MIN_WINDOW_STEPS,
     WINDOW,
     ComparisonError,
     LossCurve,
@@ -26,7 +30,7 @@ from jobs.evaluation.comparison import (
 )
 from jobs.evaluation.suite_error import suite_stderr
 from jobs.evaluation_runs.table import evaluation_rows
-from jobs.monitoring.run_curves import stage_curve
+from jobs.monitoring.run_curves import stage_curve, step_record
 from jobs.runs import read_run
 from pipeline.storage import Storage
 
@@ -41,6 +45,8 @@ class StageComparison:
     """(baseline, candidate) of each seed, in the order of `summary.matches`."""
     notes: tuple[str, ...]
     """What a reader must know before quoting a number."""
+    shared: bool = False
+    """Every pair is one and the same trajectory: nothing is compared, and nothing saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +86,10 @@ class RunComparison:
         """In words, for whoever quotes a number."""
         if not self.window:
             return "no smoothing"
-        return f"local straight line over {100 * self.window:g} % of the baseline's tokens, on both curves"
+        return (
+            f"local straight line over {100 * self.window:g} % of the baseline's tokens, at least {MIN_WINDOW_STEPS} steps, "
+            "on both curves"
+        )
 
     def record(self) -> dict[str, Any]:
         """Plain values for `--json`."""
@@ -126,10 +135,16 @@ def compare_runs(
                 raise
             notes.append(f"{stage} is left out: {str(error).removeprefix('compare: ')}")
             continue
-        summary = compare(sides[0], sides[1], window=window, force=force)
         pairs = tuple(pair_by_seed(sides[0], sides[1]))
+        if not force:
+            _refuse_other_schedules(storage, stage, pairs)
+        same = [_same_steps(storage, stage, pair) for pair in pairs]
+        summary = compare(sides[0], sides[1], window=window, force=force)
+        if all(same):
+            summary = _nothing_saved(summary)
+        notes_of_stage = _notes(storage, stage, pairs, summary, same)
         compared.append(
-            StageComparison(stage=stage, summary=summary, pairs=pairs, notes=_notes(storage, stage, pairs))
+            StageComparison(stage=stage, summary=summary, pairs=pairs, notes=notes_of_stage, shared=all(same))
         )
     averages, skipped = _averages(storage, compared, force)
     return RunComparison(
@@ -151,24 +166,93 @@ def _common_stages(storage: Storage, runs: Sequence[str]) -> list[str]:
     return common
 
 
-def _notes(storage: Storage, stage: str, pairs: Sequence[tuple[LossCurve, LossCurve]]) -> tuple[str, ...]:
+def _spec(storage: Storage, curve: LossCurve, stage: str) -> StageSpec:
+    return build(Recipe, read_run(storage, curve.run)["recipe"], "").stages[stage]
+
+
+def _same_steps(storage: Storage, stage: str, pair: tuple[LossCurve, LossCurve]) -> bool:
+    """Whether both runs name one trajectory, so that they have the very same steps."""
+    keys = {step_record(read_run(storage, curve.run), stage)["key"] for curve in pair}
+    return len(keys) == 1
+
+
+def _nothing_saved(summary: MatchSummary) -> MatchSummary:
+    """Of a run against itself: gaps are zero, and there is no ratio to quote."""
+    return replace(
+        summary,
+        token_ratio=None,
+        token_ratio_interval=None,
+        compute_ratio=None,
+        compute_ratio_interval=None,
+        unmatched=0,
+        matches=tuple(
+            replace(
+                match,
+                tokens=None,
+                token_ratio=None,
+                token_ratio_interval=None,
+                compute_ratio=None,
+                compute_ratio_interval=None,
+            )
+            for match in summary.matches
+        ),
+    )
+
+
+def _refuse_other_schedules(
+    storage: Storage, stage: str, pairs: Sequence[tuple[LossCurve, LossCurve]]
+) -> None:
+    """A loss at equal tokens says nothing of the models where the learning rate has fallen further in one of them."""
+    for baseline, candidate in pairs:
+        specs = [_spec(storage, curve, stage) for curve in (baseline, candidate)]
+        horizons = [horizon_steps(spec) * spec.global_batch_tokens for spec in specs]
+        # A batch of another size ends its last step elsewhere; less than one batch is the same horizon.
+        if abs(horizons[0] - horizons[1]) >= max(spec.global_batch_tokens for spec in specs):
+            raise ComparisonError(
+                f"compare: the schedule of {stage} ends at {horizons[0]:,} tokens in {baseline.run} and at {horizons[1]:,} "
+                f"in {candidate.run}, so their learning rates differ at equal tokens; train both to one horizon, or pass "
+                "--force and say so"
+            )
+
+
+def _notes(
+    storage: Storage,
+    stage: str,
+    pairs: Sequence[tuple[LossCurve, LossCurve]],
+    summary: MatchSummary,
+    same: Sequence[bool],
+) -> tuple[str, ...]:
     notes = []
-    batches = set()
-    for pair in pairs:
+    for pair, shared in zip(pairs, same, strict=True):
+        if shared:
+            notes.append(
+                f"{stage} of {pair[0].run} and {pair[1].run} is one trajectory: the same steps, nothing to compare"
+            )
+            continue
         for curve in pair:
-            spec = build(Recipe, read_run(storage, curve.run)["recipe"], "").stages[stage]
-            batches.add(spec.global_batch_tokens)
+            spec = _spec(storage, curve, stage)
             budget = stage_steps(spec) * spec.global_batch_tokens
             if curve.tokens[-1] < budget:
                 share = 100 * float(curve.tokens[-1]) / budget
                 notes.append(f"{curve.run} has {share:.0f} % of its {stage}: the figures are of that part")
+            missing = int(np.count_nonzero(~np.isfinite(curve.loss)))
+            if missing:
+                last = ", the last ones among them" if not math.isfinite(curve.loss[-1]) else ""
+                notes.append(f"{curve.run} has no loss at {missing:,} of {len(curve.loss):,} steps{last}")
         if pair[0].order != pair[1].order:
             notes.append(f"{pair[0].run} and {pair[1].run} read different data orders (forced)")
-    if len(batches) > 1:
-        sizes = ", ".join(f"{size:,}" for size in sorted(batches))
-        notes.append(f"global batches differ ({sizes} tokens)")
-    if len(pairs) == 1:
-        notes.append("one seed: no interval")
+        own = [plain(_spec(storage, curve, stage)) for curve in pair]
+        for name in ("global_batch_tokens", "schedule", "optimizer", "horizon_tokens"):
+            for path, ours, theirs in difference({name: own[0][name]}, {name: own[1][name]}):
+                notes.append(f"{path} differs: {ours} in {pair[0].run}, {theirs} in {pair[1].run}")
+    floors = [match.noise_floor for match, shared in zip(summary.matches, same, strict=True) if not shared]
+    known = [floor for floor in floors if floor is not None]
+    if known:
+        notes.append(
+            f"noise floor: the baseline trained once more could seem to need {100 * max(known):.1f} % fewer tokens than itself"
+        )
+    if not all(same) and summary.token_ratio is not None and summary.token_ratio_interval is None:
+        notes.append("no interval: too few steps, or a seed that never reached the loss")
     return tuple(dict.fromkeys(notes))
 
 
@@ -250,6 +334,8 @@ def _stage_record(one: StageComparison) -> dict[str, Any]:
     return {
         "token_ratio": summary.token_ratio,
         "token_ratio_interval": summary.token_ratio_interval,
+        "interval_over": summary.interval_over,
+        "shared": one.shared,
         "token_speedup": None if summary.token_ratio is None else 1 / summary.token_ratio,
         "compute_ratio": summary.compute_ratio,
         "compute_ratio_interval": summary.compute_ratio_interval,

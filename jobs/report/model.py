@@ -180,9 +180,11 @@ class ComparisonView:
     target_loss: float
     token_ratio: float | None
     """Share of the baseline's tokens; None if it never gets there."""
-    token_interval: tuple[float, float] | None = None
+    token_interval: tuple[float, float | None] | None = None
     compute_ratio: float | None = None
-    compute_interval: tuple[float, float] | None = None
+    compute_interval: tuple[float, float | None] | None = None
+    shared: bool = False
+    """Both sides hold the very same steps, so there is nothing to save."""
     final_gap: float
     """Baseline's loss minus the candidate's at the end."""
     note: str = ""

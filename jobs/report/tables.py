@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from jobs.evaluation.comparison import savings
 from jobs.report.bars import bar
 from jobs.report.model import (
     CheckpointRow,
@@ -163,9 +164,13 @@ def comparison_table(comparisons: Sequence[ComparisonView]) -> str:
             (one.token_ratio, one.token_interval),
             (one.compute_ratio, one.compute_interval),
         ):
-            between = f"<small>[{percent(interval[0])}, {percent(interval[1])}]</small>" if interval else ""
-            speedup = f' <span class="soft">{1 / ratio:.2f}x less</span>' if ratio else ""
-            cells += f"<td>{percent(ratio) if ratio is not None else 'not reached'}{speedup}{between}</td>"
+            upper = (
+                "never" if interval and interval[1] is None else percent(interval[1] if interval else None)
+            )
+            between = f"<small>[{percent(interval[0])}, {upper}]</small>" if interval else ""
+            speedup = f' <span class="soft">{savings(ratio)}</span>' if ratio else ""
+            missing = "the same steps" if one.shared else "not reached"
+            cells += f"<td>{percent(ratio) if ratio is not None else missing}{speedup}{between}</td>"
         note = f"<small>{escape(one.note)}</small>" if one.note else ""
         lines.append(f"<tr><th>{escape(one.candidate)}{note}</th>{cells}<td>{one.final_gap:+.4f}</td></tr>")
     return table(head, lines)

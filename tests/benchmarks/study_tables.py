@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from jobs.evaluation.comparison import mean_interval
-from jobs.evaluation.heldout import bootstrap_interval
+from jobs.evaluation.heldout import ratio_interval
 
 STUDIES = Path(__file__).parent.parent.parent / "docs" / "studies"
 PAGE = STUDIES / "ncp_against_baselines.md"
@@ -196,7 +196,7 @@ class Numbers:
         common = self.common()
         tokens = self.tokens[common]
         each = [self.nats[ours[s]][common] - self.nats[theirs[s]][common] for s in seeds]
-        interval = bootstrap_interval(np.mean(each, axis=0), tokens)
+        interval = ratio_interval(np.mean(each, axis=0), tokens)
         assert interval is not None
         per_seed = [float(values.sum() / tokens.sum()) for values in each]
         return float(np.mean(per_seed)), interval, per_seed

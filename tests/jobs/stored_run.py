@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -84,7 +85,7 @@ def train(
             values = {
                 "tokens_in_stage": number * batch,
                 "tokens_total": before + number * batch,
-                "ntp": loss(number * batch),
+                "ntp": finite(loss(number * batch)),
                 "ncp": 0.5,
                 "vq": 0.4,
                 "lr": spec.optimizer.lr,
@@ -96,10 +97,15 @@ def train(
         key = f"{step.key}/metrics/000001-000/{first:09d}.jsonl"
         storage.write_bytes(key, ("\n".join(lines) + "\n").encode())
     progress = {"unit": "tokens", "done": stop * batch, "total": stage_steps(spec) * batch, "step": stop,
-                "loss": loss(stop * batch), "rate": batch / 0.5, "eta_seconds": 0.5 * (stage_steps(spec) - stop)}  # fmt: skip
+                "loss": finite(loss(stop * batch)), "rate": batch / 0.5, "eta_seconds": 0.5 * (stage_steps(spec) - stop)}  # fmt: skip
     store.write_progress(1, progress)
     if stop == stage_steps(spec):
         store.publish_milestone(stop, milestone(spec.global_batch_tokens, before, stage, stop, run))
+
+
+def finite(value: float) -> float | None:
+    """As training writes a loss that is no number."""
+    return value if math.isfinite(value) else None
 
 
 def milestone(batch: int, before: int, stage: str, step: int, run: str) -> dict[str, Any]:

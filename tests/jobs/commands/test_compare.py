@@ -63,7 +63,7 @@ def test_tokens_to_match_of_known_curves(storage: Storage, speed: float, tokens:
     (matched,) = stage["pairs"]
     assert matched["target_loss"] == pytest.approx(falling(1.0)(4_096_000), abs=1e-3)
     assert matched["tokens"] == pytest.approx(tokens * 4_096_000, rel=0.004)
-    assert stage["token_ratio_interval"] is None and "one seed: no interval" in stage["notes"]
+    assert stage["interval_over"] == "steps" and stage["token_ratio_interval"][0] <= stage["token_ratio"]
 
 
 def test_compute_to_match_counts_each_models_flops(storage: Storage) -> None:
@@ -102,6 +102,54 @@ def test_another_data_order_is_refused_unless_forced(storage: Storage, tmp_path:
     forced = record(storage, base, "other", "--force")["stages"]["stage1"]
     assert forced["token_ratio"] == pytest.approx(0.5, abs=0.002) and not forced["pairs"][0]["same_order"]
     assert any("different data orders (forced)" in note for note in forced["notes"])
+
+
+def test_a_run_against_itself_shows_no_savings(storage: Storage, tmp_path: Path) -> None:
+    for name in ("a", "b"):  # two runs that share their Stage-1 and so every step of it
+        store_run(storage, name, losses={"stage1": falling(1.0), "stage2": falling(1.0, -0.5)})
+    for other in ("a", "b"):
+        for stage in record(storage, "a", other)["stages"].values():
+            assert stage["shared"] and stage["token_ratio"] is stage["token_speedup"] is None
+            assert "one trajectory" in stage["notes"][0]
+        page = tmp_path / "page.html"
+        shown = run(storage, "compare", "a", other, "--to", str(page)).output
+        assert "x less" not in shown and "the same steps" in shown
+        assert "x less" not in page.read_text()
+
+
+def test_another_horizon_is_refused_unless_forced_and_another_rate_is_said(storage: Storage) -> None:
+    store_run(storage, "a", losses={"stage1": falling(1.0)})
+    store_run(storage, "b", "stage1.horizon_tokens=3276800", losses={"stage1": falling(1.4)})
+    store_run(storage, "c", "stage1.optimizer.lr=0.001", losses={"stage1": falling(1.4)})
+    result = run(storage, "compare", "a", "b")
+    assert re.search(
+        r"schedule of stage1 ends at 1,228,800 tokens in a and at 3,276,800 in b", str(result.exception)
+    )
+    assert any(
+        "horizon_tokens differs" in note
+        for note in record(storage, "a", "b", "--force")["stages"]["stage1"]["notes"]
+    )
+    assert any(
+        "optimizer.lr differs: 0.004 in a, 0.001 in c" in note
+        for note in record(storage, "a", "c")["stages"]["stage1"]["notes"]
+    )
+
+
+def test_a_fork_that_ends_behind_shows_no_savings(storage: Storage) -> None:
+    store_run(storage, "a", losses={"stage1": falling(1.0)})
+    store_run(storage, "b", "stage1.optimizer.lr=0.001",
+              losses={"stage1": lambda tokens: falling(1.0)(tokens) + (0.1 if tokens > 100_000 else -2.0)})  # fmt: skip
+    stage = record(storage, "a", "b")["stages"]["stage1"]
+    assert stage["token_ratio"] is None and stage["unmatched"] == 1
+
+
+def test_losses_that_are_missing_are_said_and_leave_strict_json(storage: Storage) -> None:
+    nan = float("nan")
+    store_run(storage, "a", losses={"stage1": falling(1.0)})
+    store_run(storage, "b", "stage1.optimizer.lr=0.001",
+              losses={"stage1": lambda tokens: nan if tokens > 800_000 else falling(2.0)(tokens)})  # fmt: skip
+    stage = record(storage, "a", "b")["stages"]["stage1"]
+    assert any("has no loss at" in note and "the last ones" in note for note in stage["notes"])
 
 
 def test_stage_two_hangs_on_the_order_of_stage_one(storage: Storage) -> None:
@@ -189,7 +237,7 @@ def test_the_page_has_plots_and_the_table(storage: Storage, tmp_path: Path) -> N
 
 def test_a_report_of_several_runs_compares_them_with_the_first(storage: Storage, tmp_path: Path) -> None:
     base, candidate = pair(storage)
-    store_run(storage, "other", "stage1.seed=5", losses={"stage1": falling(2.0)})
+    store_run(storage, "other", *SIZES, "stage1.seed=5", losses={"stage1": falling(2.0)})
     page = tmp_path / "page.html"
     result = run(storage, "report", base, candidate, "other", "--to", str(page))
     assert result.exit_code == 0, result.output

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,10 +13,11 @@ from jobs.evaluation.comparison import (
     ComparisonError,
     LossCurve,
     compare,
-    first_crossing,
+    holding_crossing,
     local_line,
     match,
     mean_interval,
+    savings,
 )
 
 TOTAL = 1e9
@@ -68,10 +71,11 @@ def test_seeds_are_paired_and_give_an_interval_that_holds_the_truth() -> None:
     summary = compare(bases, tries)
     assert summary.token_ratio_interval is not None and summary.unmatched == 0
     low, high = summary.token_ratio_interval
+    assert high is not None
     assert low - 0.01 < 0.5 < high + 0.01 and high - low < 0.08
     with pytest.raises(ComparisonError, match="seed 9"):
         compare(bases, [curve("ncp", 2.0, seed=9)])
-    assert compare(bases[:1], tries[:1]).token_ratio_interval is None
+    assert compare(bases[:1], tries[:1]).interval_over == "steps"
 
 
 def test_a_seed_given_twice_is_refused() -> None:
@@ -111,6 +115,52 @@ def test_smoothing_skips_missing_values() -> None:
 
 def test_crossings_are_interpolated() -> None:
     x, y = np.array([0.0, 10.0, 20.0]), np.array([4.0, 2.0, 1.0])
-    assert first_crossing(x, y, 3.0) == 5.0
-    assert first_crossing(x, y, 5.0) == 0.0
-    assert first_crossing(x, y, 0.5) is None
+    assert holding_crossing(x, y, 3.0) == 5.0
+    assert holding_crossing(x, y, 5.0) == 0.0
+    assert holding_crossing(x, y, 0.5) is None
+
+
+def test_a_dip_that_comes_back_is_no_crossing_and_a_run_that_ends_behind_saves_nothing() -> None:
+    x = np.arange(1.0, 11.0)
+    y = np.array([5, 1, 5, 5, 5, 2, 2, 2, 2, 2.0])
+    assert holding_crossing(x, y, 3.0) == pytest.approx(5 + 2 / 3)
+    base, worse = curve("base", 1.0), curve("worse", 1.0)
+    dipped = worse.loss + 0.05
+    dipped[100:300] = 0.5
+    found = match(base, replace(worse, loss=dipped))
+    assert found.final_gap < 0 and found.token_ratio is None
+
+
+@pytest.mark.parametrize("steps", [200, 1000])
+def test_noise_moves_the_answer_to_neither_side(steps: int) -> None:
+    tokens = np.linspace(TOTAL / steps, TOTAL, steps)
+    found = []
+    for seed in range(200):
+        noise = np.random.default_rng(seed).normal(0, 0.03, (2, steps))
+        sides = [
+            LossCurve(
+                run=str(speed), tokens=tokens, loss=1.7 + 12 * (speed * tokens) ** -0.12 + own, order="o"
+            )
+            for speed, own in zip((1.0, 1 / 0.513), noise, strict=True)
+        ]
+        found.append(match(*sides).token_ratio or 1.0)
+    assert np.mean(found) == pytest.approx(0.513, abs=0.015)
+
+
+def test_one_pair_has_an_interval_and_a_noise_floor() -> None:
+    found = match(curve("base", 1.0, noise=0.03), curve("ncp", 2.0, noise=0.03))
+    assert found.token_ratio_interval is not None and found.noise_floor is not None
+    low, high = found.token_ratio_interval
+    assert high is not None and low < 0.5 < high and 0 < found.noise_floor < 0.5
+
+
+def test_a_run_that_needs_more_says_more() -> None:
+    assert savings(0.5) == "2.00x less" and savings(1.25) == "1.25x more"
+
+
+def test_losses_that_are_missing_at_the_end_are_left_out() -> None:
+    base = curve("base", 1.0)
+    loss = base.loss.copy()
+    loss[-5:] = np.nan
+    found = match(replace(base, loss=loss), curve("ncp", 2.0))
+    assert found.token_ratio == pytest.approx(0.5, abs=0.01)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from jobs.evaluation.heldout import (
     HeldoutError,
-    bootstrap_interval,
     code_length,
     evaluate_source,
+    ratio_interval,
     select_documents,
     unigram_nats,
     windows,
@@ -164,9 +164,9 @@ def test_the_interval_is_seeded_and_narrows_with_more_documents() -> None:
     widths = []
     for count in (20, 2000):
         bits, sizes = generator.normal(100, 20, count), np.full(count, 50.0)
-        interval = bootstrap_interval(bits, sizes)
-        assert interval == bootstrap_interval(bits, sizes)
+        interval = ratio_interval(bits, sizes)
+        assert interval == ratio_interval(bits, sizes)
         assert interval is not None and interval[0] < bits.sum() / sizes.sum() < interval[1]
         widths.append(interval[1] - interval[0])
     assert widths[1] < widths[0] / 5
-    assert bootstrap_interval(np.array([1.0]), np.array([1.0])) is None
+    assert ratio_interval(np.array([1.0]), np.array([1.0])) is None

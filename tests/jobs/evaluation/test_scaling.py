@@ -114,3 +114,20 @@ def test_a_ladder_that_leaves_an_exponent_undetermined_ends_within_bounds() -> N
     law = fit_chinchilla(points)
     assert EXPONENTS[0] <= min(law.alpha, law.beta) and max(law.alpha, law.beta) <= EXPONENTS[1]
     assert law.residual < 1e-3
+
+
+def test_a_baseline_that_does_not_fall_is_refused_by_name() -> None:
+    for slope in (0.0, 0.05):
+        rising = [
+            LadderPoint(budget=budget, parameters=1e9, tokens=1e9, loss=math.exp(slope * index))
+            for index, budget in enumerate(BUDGETS)
+        ]
+        with pytest.raises(ScalingError, match="the baseline's loss does not fall with compute"):
+            efficiency(rising, ladder(1.0))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 0.0, -1.0])
+def test_a_rung_without_a_usable_loss_is_refused_by_name(loss: float) -> None:
+    rung = LadderPoint(budget=1e18, parameters=1e9, tokens=1e9, loss=loss, label="rung 3")
+    with pytest.raises(ScalingError, match="rung 3 has loss"):
+        efficiency([rung, *ladder(1.0)], ladder(1.0))
