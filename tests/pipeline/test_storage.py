@@ -99,7 +99,7 @@ def test_only_the_url_is_pickled(storage: Storage) -> None:
 
 def test_json_that_is_not_json_names_the_file(storage: Storage) -> None:
     storage.write_bytes("a.json", b"{")
-    with pytest.raises(ValueError, match=r"a\.json: not JSON"):
+    with pytest.raises(ValueError, match=r"a\.json: not a JSON record"):
         storage.read_json("a.json")
 
 
