@@ -211,6 +211,7 @@ _NO_CREDENTIALS = {
     "botocore.TokenRetrievalError",
 }
 _SILENCE = {
+    "botocore.ConnectionError",
     "botocore.HTTPClientError",
     "botocore.IncompleteReadError",
     "botocore.ResponseStreamingError",

@@ -23,6 +23,8 @@ def check_place(url: str) -> str:
         raise StorageError(
             f"storage: {url!r} has blanks or control characters around or in it; take them out"
         )
+    if re.match(r"[A-Za-z0-9+.-]+::", url):
+        raise StorageError(f"storage: {url!r} is a chain of filesystems; give the last one alone")
     match = _URL.fullmatch(url)
     if match is not None:
         _check_url(url, match["scheme"], match["rest"])
@@ -54,5 +56,3 @@ def _check_url(url: str, scheme: str, rest: str) -> None:
         raise StorageError(
             f"storage: {url!r} names no bucket; write {scheme}://{rest.lstrip('/') or 'bucket/prefix'}"
         )
-    if "::" in url:
-        raise StorageError(f"storage: {url!r} is a chain of filesystems; give the last one alone")

@@ -155,7 +155,7 @@ class Storage:
             found = self._ask(lambda: self.fs.find(self.path(prefix), detail=True, **self._fresh))
         except FileNotFoundError:
             return {}
-        return cast(dict[str, dict[str, Any]], found)
+        return {name: info for name, info in found.items() if info.get("type") != "directory"}
 
     def stat(self, key: str) -> dict[str, Any]:
         """The backend's `info` of one object. Raises FileNotFoundError."""
