@@ -42,6 +42,7 @@ from jobs.stop import (
     withdraw_run_stop,
 )
 from jobs.training.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
+from pipeline.answers import WORK_SECONDS, set_patience
 from pipeline.dag.plan import PlannedStep, make_plan
 from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
 from pipeline.dag.step import Step
@@ -181,6 +182,7 @@ def run_recipe(
     waiting = [row for row in chosen if row.state != "done"]
     left = f"; {len(steps) - len(chosen)} left out" if len(chosen) < len(steps) else ""
     say(f"run {run} in {storage.url}: {len(chosen)} steps, {len(chosen) - len(waiting)} done already{left}")
+    set_patience(WORK_SECONDS)
     with (
         RunLog(storage, run) as log,
         RunDisplay(storage, len(chosen), keep=log.add) as display,

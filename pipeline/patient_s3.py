@@ -47,7 +47,7 @@ class PatientS3(S3FileSystem):
 
     def split_path(self, path: str) -> tuple[str, str, str | None]:
         """Bucket and key, as they are: no `?versionId=` is cut off a name."""
-        bucket, _, key = self._strip_protocol(path).lstrip("/").partition("/")
+        bucket, _, key = cast(str, self._strip_protocol(path)).lstrip("/").partition("/")
         return bucket, key, None
 
     async def _call_s3(self, method: str, *akwarglist: Any, **kwargs: Any) -> Any:

@@ -107,7 +107,7 @@ def read_run_log(
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)
-                yield storage.read_bytes(key).decode()
+                yield storage.read_bytes(key).decode(errors="replace")
         if over:
             return
         time.sleep(1.0)
@@ -125,7 +125,7 @@ def read_step_log(storage: Storage, run: str, step: str) -> Iterator[str]:
         attempt = int(key.rpartition("/")[2][:6])
         yield f"attempt {attempt} ({failure['class']}): {failure['error']}\n{failure['traceback']}\n"
     for key in storage.keys(f"{keys[step]}/stacks"):
-        yield f"{key.rpartition('/')[2]}\n{storage.read_bytes(key).decode()}\n"
+        yield f"{key.rpartition('/')[2]}\n{storage.read_bytes(key).decode(errors='replace')}\n"
 
 
 def _claim_session(storage: Storage, run: str) -> str:

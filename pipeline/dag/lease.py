@@ -64,7 +64,7 @@ def numbered(storage: Storage, prefix: str, *, digits: int) -> list[int]:
     """The numbers of the records below `prefix`, ascending. What has another name is not ours: it is left alone, and named once."""
     found = []
     for name in storage.children(prefix):
-        stem, dot, suffix = name.partition(".")
+        stem, _, suffix = name.partition(".")
         if len(stem) == digits and stem.isascii() and stem.isdigit():
             if suffix == "json":
                 found.append(int(stem))

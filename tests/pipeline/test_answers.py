@@ -24,9 +24,12 @@ AWAY: list[Mode] = ["refuses", "hangs", "busy"]
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as port, outage_proxy(port) as proxy:
-        with s3_environment(proxy.url):
-            yield proxy
+    with (
+        s3_server(tmp_path_factory.mktemp("s3")) as port,
+        outage_proxy(port) as proxy,
+        s3_environment(proxy.url),
+    ):
+        yield proxy
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_a_store_that_stays_away_is_given_up(bucket: Storage, proxy: Outage, mod
     with (
         proxy.away(mode),
         patience(0.6, answer_seconds=0.4),
-        pytest.raises(StorageUnavailable, match="did not answer for .*NCP_STORAGE_PATIENCE"),
+        pytest.raises(StorageUnavailable, match=r"did not answer for .*NCP_STORAGE_PATIENCE"),
     ):
         bucket.read_bytes("a")
 
