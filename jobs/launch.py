@@ -9,6 +9,7 @@ from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, RuntimeSpec
 from jobs.cluster.preflight import cluster_capacity, preflight
 from jobs.cluster.preflight_costs import preflight_costs
+from jobs.cluster.ray_alive import check_ray, lost_ray
 from jobs.cluster.ray_session import ray_session
 from jobs.collection import starting
 from jobs.evaluation.suites import find_suite
@@ -206,9 +207,12 @@ def run_recipe(
                     capacity=None if recipe.runtime.cluster_grows else cluster_capacity(),
                     wanted=wanted,
                     retry_failed=selection.retry_failed,
-                    stop_requested=lambda: signalled() or run_stop_requested(storage, run),
+                    stop_requested=lambda: (
+                        signalled() or bool(lost_ray()) or run_stop_requested(storage, run)
+                    ),
                 )
             except Stopped as stop:
+                check_ray()
                 if run_stop_requested(storage, run):
                     raise StoppedByRequest(str(stop)) from stop
                 raise
