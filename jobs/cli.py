@@ -30,6 +30,7 @@ from jobs.commands.terminal import out
 from jobs.evaluation.comparison import ComparisonError
 from jobs.evaluation.suites import SuiteError
 from jobs.exit_codes import FAILED, USAGE
+from pipeline.answers import LOOK_SECONDS, set_patience
 from pipeline.data.errors import ShardError, SourceError
 from pipeline.storage import StorageError
 
@@ -79,6 +80,7 @@ def assets(
 
 def main() -> None:
     """Entry point: user errors are one line on stderr and exit code 2; a traceback is a bug."""
+    set_patience(LOOK_SECONDS)  # a run that has begun waits longer
     try:
         app()
     except (

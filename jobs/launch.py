@@ -9,6 +9,7 @@ from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, RuntimeSpec
 from jobs.cluster.preflight import cluster_capacity, preflight
 from jobs.cluster.preflight_costs import preflight_costs
+from jobs.cluster.ray_alive import check_ray, lost_ray
 from jobs.cluster.ray_session import ray_session
 from jobs.collection import starting
 from jobs.evaluation.suites import find_suite
@@ -44,6 +45,7 @@ from jobs.stop import (
 )
 from jobs.tokenizer_source import check_published_tokenizer
 from jobs.training.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
+from pipeline.answers import WORK_SECONDS, set_patience
 from pipeline.dag.plan import PlannedStep, make_plan
 from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
 from pipeline.dag.step import Step
@@ -192,6 +194,7 @@ def run_recipe(
     waiting = [row for row in chosen if row.state != "done"]
     left = f"; {len(steps) - len(chosen)} left out" if len(chosen) < len(steps) else ""
     say(f"run {run} in {storage.url}: {len(chosen)} steps, {len(chosen) - len(waiting)} done already{left}")
+    set_patience(WORK_SECONDS)
     with (
         RunLog(storage, run) as log,
         RunDisplay(storage, len(chosen), keep=log.add) as display,
@@ -215,9 +218,12 @@ def run_recipe(
                     capacity=None if recipe.runtime.cluster_grows else cluster_capacity(),
                     wanted=wanted,
                     retry_failed=selection.retry_failed,
-                    stop_requested=lambda: signalled() or run_stop_requested(storage, run),
+                    stop_requested=lambda: (
+                        signalled() or bool(lost_ray()) or run_stop_requested(storage, run)
+                    ),
                 )
             except Stopped as stop:
+                check_ray()
                 if run_stop_requested(storage, run):
                     raise StoppedByRequest(str(stop)) from stop
                 raise

@@ -1,13 +1,15 @@
 """Storage: one root URL under which everything durable lies (design, section 3).
 
 This is the only module that resolves storage URLs and writes below them. Everything else names *keys*, which
-are relative to the root: `runs/demo-1a2b3c/run.json`. Three guarantees carry the whole system:
+are relative to the root: `runs/demo-1a2b3c/run.json`. These guarantees carry the whole system:
 
 - `write_bytes` and `open_write` are all-or-nothing: a reader sees the old object or the new one, never a part,
   and an exception inside `open_write` leaves nothing (plain fsspec would commit the half that was written).
 - `create` is an exclusive put: of any number of callers on any number of hosts exactly one gets True. On a
   local disk it is a hard link, on S3 a conditional put (`If-None-Match: *`).
-- `probe` proves both on the backend at hand before any work is done, and refuses a backend without them.
+- no name is a pattern: a key that holds `[1]` or `*` is that key, and only listed objects are ever deleted.
+- a store that does not answer is waited for (pipeline.answers), then StorageUnavailable; one that says no is StorageRefused.
+- `probe` proves the first two on the backend at hand before any work is done, and refuses a backend without them.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from curriculum.errors import InputError
+from pipeline.answers import StorageError, StorageRefused, StorageUnavailable, patiently
+from pipeline.group_rights import GroupRights
+from pipeline.places import check_place
 from pipeline.records import decode_record, encode_record
 from pipeline.redaction import holds_credentials, redact
 
@@ -33,16 +37,11 @@ _MEMORY_CREATE = threading.Lock()
 """The in-memory backend has no conditional put of its own; it only ever serves one process."""
 
 
-class StorageError(InputError):
-    """A storage URL that cannot be used. The message names the URL, what failed and what to do."""
-
-
-class StorageRefused(StorageError):
-    """Storage answered, and said no: no such bucket, wrong credentials, no right to write. Told at once, never retried."""
-
-
-class StorageUnavailable(OSError):
-    """Storage did not answer, or answered that it cannot now, for as long as was worth waiting. Infrastructure."""
+__all__ = ["Storage", "StorageError", "StorageRefused", "StorageUnavailable"]
+_DELETED_AT_ONCE = 1000
+for _protocol in ("s3", "s3a"):  # by name: nobody pays for S3's libraries who does not use it
+    fsspec.register_implementation(_protocol, "pipeline.patient_s3.PatientS3", clobber=True)
+T = TypeVar("T")
 
 
 class Storage:
@@ -52,15 +51,18 @@ class Storage:
     """
 
     def __init__(self, url: str):
-        if not url:
-            raise StorageError("storage: empty URL; give a directory or s3://bucket/prefix")
         if holds_credentials(url):
             raise StorageError(
                 f"storage: {redact(url)!r} carries credentials, which would be kept in records and logs; "
                 "leave them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
             )
+        check_place(url)
+        if url.startswith(("s3://", "s3a://")):
+            from pipeline.patient_s3 import register
+
+            register()  # whatever another library has put there since
         try:
-            fs, root = fsspec.core.url_to_fs(url, **_filesystem_options(url))
+            fs, root = fsspec.core.url_to_fs(url)
         except (ValueError, ImportError) as error:
             raise StorageError(
                 f"storage: {url!r} cannot be opened ({error}); use a directory or s3://..."
@@ -69,6 +71,8 @@ class Storage:
         self.local = isinstance(fs, LocalFileSystem)
         self.root = os.path.abspath(root) if self.local else root.rstrip("/")
         self.url = self.root if self.local else fs.unstrip_protocol(self.root)
+        self._waits_itself = self.local or fs.protocol == "memory" or "s3" in fs.protocol
+        self._rights = GroupRights(self.root) if self.local else None
 
     def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
         return Storage, (self.url,)
@@ -98,31 +102,31 @@ class Storage:
     # --- reading -------------------------------------------------------------------------------------------
 
     def exists(self, key: str) -> bool:
-        return self.fs.exists(self.path(key))
+        return self._ask(lambda: self.fs.exists(self.path(key)))
 
     def size(self, key: str) -> int:
         """Size in bytes. Raises FileNotFoundError."""
-        return self.fs.info(self.path(key))["size"]
+        return self._ask(lambda: self.fs.info(self.path(key))["size"])
 
     def read_bytes(self, key: str) -> bytes:
         """The whole object. Raises FileNotFoundError."""
-        return self.fs.cat_file(self.path(key))
+        return self._ask(lambda: self.fs.cat_file(self.path(key)))
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """`length` bytes from offset `start`: one ranged GET on S3."""
-        return self.fs.cat_file(self.path(key), start=start, end=start + length)
+        return self._ask(lambda: self.fs.cat_file(self.path(key), start=start, end=start + length))
 
     def read_json(self, key: str) -> Any:
         """The record stored under `key`, proved by its digest. Raises FileNotFoundError, or DamagedRecord naming the key."""
         return decode_record(self.read_bytes(key), self.uri(key))
 
     def open_read(self, key: str) -> BinaryIO:
-        return cast(BinaryIO, self.fs.open(self.path(key), "rb"))
+        return cast(BinaryIO, self._ask(lambda: self.fs.open(self.path(key), "rb")))
 
     def children(self, prefix: str) -> list[str]:
         """Names directly below `prefix`, sorted; empty when there is no such prefix."""
         try:
-            entries = self.fs.ls(self.path(prefix), detail=False, **self._fresh)
+            entries = self._ask(lambda: self.fs.ls(self.path(prefix), detail=False, **self._fresh))
         except (FileNotFoundError, NotADirectoryError):
             return []
         names = {
@@ -134,10 +138,7 @@ class Storage:
 
     def keys(self, prefix: str) -> list[str]:
         """Every object below `prefix`, as keys relative to the root, sorted."""
-        try:
-            listed = self.fs.find(self.path(prefix), detail=True, **self._fresh)
-        except FileNotFoundError:
-            return []
+        listed = self.listing(prefix)
         # Other libraries leave empty "folder/" objects on S3; s3fs lists them by a name that no object has.
         found = [name for name, info in listed.items() if not str(info.get("Key", name)).endswith("/")]
         base = len(self.root) + 1
@@ -145,11 +146,20 @@ class Storage:
 
     def total_bytes(self, prefix: str) -> int:
         """Bytes of everything below `prefix`, or of the object of that name."""
-        try:
-            listed = self.fs.find(self.path(prefix), detail=True, **self._fresh)
-        except FileNotFoundError:
-            return 0
+        listed = self.listing(prefix)
         return sum(info.get("size") or 0 for info in listed.values())
+
+    def listing(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """Everything below `prefix`, or the object of that name, as the backend tells it: its own path -> its `info`."""
+        try:
+            found = self._ask(lambda: self.fs.find(self.path(prefix), detail=True, **self._fresh))
+        except FileNotFoundError:
+            return {}
+        return {name: info for name, info in found.items() if info.get("type") != "directory"}
+
+    def stat(self, key: str) -> dict[str, Any]:
+        """The backend's `info` of one object. Raises FileNotFoundError."""
+        return self._ask(lambda: self.fs.info(self.path(key)))
 
     # --- writing -------------------------------------------------------------------------------------------
 
@@ -159,7 +169,7 @@ class Storage:
             with self.open_write(key) as file:
                 file.write(data)
         else:
-            self.fs.pipe_file(self.path(key), data)
+            self._ask(lambda: self.fs.pipe_file(self.path(key), data))
 
     def write_json(self, key: str, value: Any) -> None:
         self.write_bytes(key, encode_record(value))
@@ -182,7 +192,7 @@ class Storage:
             return True
         with _MEMORY_CREATE if self.fs.protocol == "memory" else contextlib.nullcontext():
             try:
-                self.fs.pipe_file(path, data, mode="create")
+                self._ask(lambda: self.fs.pipe_file(path, data, mode="create"))
             except FileExistsError:
                 return False
             except OSError as error:
@@ -200,9 +210,9 @@ class Storage:
         """A binary file that becomes `key` when the block ends cleanly, and nothing at all when it raises."""
         path = self.path(key)
         if self.local:
-            temporary = _temporary_beside(path)
+            temporary = self._temporary_beside(path)
             try:
-                with open(temporary, "wb") as file:
+                with self._open_shared(temporary) as file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
@@ -215,12 +225,12 @@ class Storage:
             with tempfile.NamedTemporaryFile(prefix="ncp-upload-") as spool:
                 yield cast(BinaryIO, spool)
                 spool.flush()
-                self.fs.put_file(spool.name, path)
+                self._ask(lambda: self.fs.put_file(spool.name, path))
 
     def delete(self, key: str) -> None:
         """Delete one object; a missing one is fine."""
         with contextlib.suppress(FileNotFoundError):
-            self.fs.rm_file(self.path(key))
+            self._ask(lambda: self.fs.rm_file(self.path(key)))
 
     def delete_tree(self, prefix: str) -> None:
         """Delete everything below `prefix`; a missing one is fine."""
@@ -229,17 +239,24 @@ class Storage:
         if self.local:
             shutil.rmtree(self.path(prefix), onerror=_unless_missing)
         else:
-            with contextlib.suppress(FileNotFoundError):
-                self.fs.rm(self.path(prefix), recursive=True)
+            names = [str(info.get("Key", name)) for name, info in self.listing(prefix).items()]
+            for start in range(0, len(names), _DELETED_AT_ONCE):
+                self._delete_exactly(names[start : start + _DELETED_AT_ONCE])
 
     def probe(self) -> None:
         """Prove that this storage can be written and has an exclusive put. Raises StorageError."""
-        key = f".probe/{uuid.uuid4().hex}"
+        key = f".tmp-probe-{uuid.uuid4().hex}"  # beside the folders, which may be somebody else's
         try:
-            first, second = self.create(key, b"1"), self.create(key, b"2")
-            self.delete(key)
+            try:
+                first, second = self.create(key, b"1"), self.create(key, b"2")
+            finally:
+                self.delete(key)
+        except (StorageRefused, StorageUnavailable):
+            raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
+            if self._rights is not None and isinstance(error, PermissionError):
+                reason = self._rights.explain(error)
             raise StorageError(
                 f"storage: {self.url!r} is not writable ({reason}); choose another --storage"
             ) from error
@@ -251,17 +268,47 @@ class Storage:
 
     # --- internals -----------------------------------------------------------------------------------------
 
+    def _ask(self, call: Callable[[], T]) -> T:
+        """`call`, as patiently as storage deserves; S3's filesystem waits by itself, request by request."""
+        return call() if self._waits_itself else patiently(call, self.url)
+
+    def _delete_exactly(self, names: list[str]) -> None:
+        """Delete objects by the backend's own paths."""
+        if "s3" in self.fs.protocol:
+            self.fs.rm(names)  # PatientS3 takes names as they are
+            return
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                self._ask(lambda name=name: self.fs.rm_file(name))
+        if self.fs.protocol == "memory":
+            folders = {name.rpartition("/")[0] for name in names}
+            for folder in sorted(folders, key=len, reverse=True):
+                with contextlib.suppress(OSError):
+                    self.fs.rmdir(folder)
+
     @property
     def _fresh(self) -> dict[str, Any]:
         return {} if self.local or self.fs.protocol == "memory" else {"refresh": True}
 
     def _write_temporary(self, path: str, data: bytes) -> str:
-        temporary = _temporary_beside(path)
-        with open(temporary, "wb") as file:
+        temporary = self._temporary_beside(path)
+        with self._open_shared(temporary) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         return temporary
+
+    def _temporary_beside(self, path: str) -> str:
+        directory, name = os.path.split(path)
+        assert self._rights is not None
+        self._rights.make_folders(directory)
+        return os.path.join(directory, f".tmp-{name}-{uuid.uuid4().hex}")
+
+    def _open_shared(self, path: str) -> BinaryIO:
+        assert self._rights is not None
+        file = open(path, "wb")  # noqa: SIM115 - the caller closes it
+        self._rights.share(file.fileno())
+        return file
 
 
 def _precondition_failed(error: OSError) -> bool:
@@ -270,25 +317,7 @@ def _precondition_failed(error: OSError) -> bool:
     return response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict")
 
 
-def _temporary_beside(path: str) -> str:
-    directory, name = os.path.split(path)
-    os.makedirs(directory, exist_ok=True)
-    return os.path.join(directory, f".tmp-{name}-{uuid.uuid4().hex}")
-
-
 def _unless_missing(function: Any, path: str, error: Any) -> None:
     """For `shutil.rmtree`: what another process deleted meanwhile is fine."""
     if not issubclass(error[0], FileNotFoundError):
         raise error[1]
-
-
-def _filesystem_options(url: str) -> dict[str, Any]:
-    """S3 listings must never come from a cache: another host's lease would stay unseen.
-
-    The endpoint is named although boto would find it: fsspec keeps one client per set of options, and would hand out one
-    for an endpoint that the environment no longer names.
-    """
-    if not url.startswith(("s3://", "s3a://")):
-        return {}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return {"use_listings_cache": False, **({"endpoint_url": endpoint} if endpoint else {})}

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from curriculum.schema import RuntimeSpec
 from jobs.cluster.capacity import Demand, WaitingForNodes
+from jobs.cluster.ray_alive import check_ray, ray_watched
 from jobs.cluster.shipping import RAY_SETTINGS, carried_environment, staged_code
 from jobs.stop import run_stop_requested, signalled
 from pipeline.dag.runner import StepContext, Stopped
@@ -58,10 +59,11 @@ def ray_session(runtime: RuntimeSpec) -> Iterator[None]:
             ray.init(address=address, runtime_env=environment, **options)
     else:
         _start_local(runtime, options)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with ray_watched():
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _start_local(runtime: RuntimeSpec, options: dict[str, Any]) -> None:
@@ -112,15 +114,16 @@ def await_remote(
 ) -> Any:
     """The result of a started task; its own exception is raised here.
 
-    `patience` is asked every half second; Stopped is raised once it says no. While the cluster's nodes could not hold
+    Raises ClusterLost once the local Ray is gone. `patience` is asked every half second; Stopped is raised once it says no. While the cluster's nodes could not hold
     `demand`, the step of `context` says what is missing (Ray itself would wait in silence), and Abandoned is raised when
     its run is asked to stop: what waits for a node cannot answer that itself.
     """
     import ray
-    from ray.exceptions import RayTaskError
+    from ray.exceptions import RayError, RayTaskError
 
     waiting = WaitingForNodes(demand, context.report_waiting) if demand and context else None
     while not ray.wait([task], timeout=POLL_SECONDS)[0]:
+        check_ray()
         if not patience():
             raise Stopped("stopped while a task was running")
         if waiting and context and waiting.look() and run_stop_requested(context.storage, context.run):
@@ -132,6 +135,9 @@ def await_remote(
         cause = error.cause
         if isinstance(cause, Exception) and not isinstance(cause, RayTaskError):
             raise cause from error
+        raise
+    except RayError:
+        check_ray()
         raise
 
 

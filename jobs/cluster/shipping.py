@@ -25,6 +25,7 @@ CARRIED_VARIABLES = (
     "AWS_EC2_METADATA_DISABLED",
     "HF_ENDPOINT",
     "NCP_ASSETS",
+    "NCP_STORAGE_PATIENCE",
 )
 """Settings of this process that travel. Credentials never do: the nodes have their own."""
 RAY_SETTINGS = {

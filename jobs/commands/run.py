@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from curriculum.load import bundled_recipes, load_recipe
+from jobs.cluster.ray_alive import ClusterLost
 from jobs.cluster.ray_jobs import follow_submission, submit_run
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.commands.terminal import out, print_evaluations, say
-from jobs.exit_codes import DONE, STOPPED, print_failures
+from jobs.exit_codes import DONE, STOPPED, UNREACHABLE, print_failures
 from jobs.launch import check_accepted, plan_recipe, prepare_run, run_recipe
 from jobs.plan.cost import DEFAULT_DEVICE, DEFAULT_MFU, DEVICE_PEAK_FLOPS, Rates, step_costs
 from jobs.plan.drawing import graph_html, graph_svg, graph_text, plan_nodes
@@ -142,6 +143,8 @@ def run(
         )
     except Stopped as stop:
         say(f"{stop}; run the same command again to resume")
+        if isinstance(stop, ClusterLost):
+            raise typer.Exit(UNREACHABLE) from None
         final = supervised and isinstance(stop, StoppedByRequest)
         raise typer.Exit(DONE if final else STOPPED) from None
     if not outcome.ok:

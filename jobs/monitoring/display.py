@@ -16,6 +16,7 @@ from typing import TextIO
 
 from jobs.monitoring.status import duration, progress_text
 from jobs.training.transition import read_transition, transition_banner
+from pipeline.answers import patience
 from pipeline.dag.runner import Event
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
@@ -111,9 +112,8 @@ class RunDisplay:
 
     def _poll(self) -> None:
         while not self._stop.wait(TERMINAL_SECONDS if self._live else PLAIN_SECONDS):
-            with contextlib.suppress(
-                OSError
-            ):  # a storage that does not answer now is read again at the next turn
+            # A storage that does not answer now is read again at the next turn.
+            with contextlib.suppress(Exception), patience(PLAIN_SECONDS, PLAIN_SECONDS):
                 self._show(list(self._running.values()))
 
     def _show(self, running: list[tuple[Step, int]]) -> None:
@@ -151,5 +151,7 @@ class RunDisplay:
             self._live_lines = 0
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        # A terminal that is gone, or knows fewer letters, ends no run.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()

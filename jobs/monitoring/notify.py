@@ -11,6 +11,7 @@ the environment variable `NCP_NOTIFY_URL` of the driver takes its place and is w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -26,6 +27,7 @@ from urllib.parse import urlsplit
 
 from curriculum.schema import NotifySpec
 from jobs.training.alerts import alert_keys, read_alert
+from pipeline.answers import patience
 from pipeline.dag.runner import Outcome, Stopped
 from pipeline.dag.step import Step
 from pipeline.storage import Storage
@@ -66,7 +68,10 @@ class Notifier:
 
     def __enter__(self) -> Notifier:
         if self.enabled:
-            self._seen = {key for step in self._trained.values() for key in alert_keys(self._storage, step)}
+            with contextlib.suppress(Exception):
+                self._seen = {
+                    key for step in self._trained.values() for key in alert_keys(self._storage, step)
+                }
             self._thread.start()
         return self
 
@@ -117,20 +122,27 @@ class Notifier:
 
     def _collect_alerts(self) -> None:
         try:
-            for name, step in self._trained.items():
-                for key in alert_keys(self._storage, step):
-                    if key not in self._seen:
-                        self._seen.add(key)
-                        alert = read_alert(self._storage, key)
-                        self._put(
-                            "alert",
-                            name,
-                            alert.severity,
-                            f"{alert.kind}: {alert.message}",
-                            optimizer_step=alert.step,
-                        )
-        except (OSError, ValueError) as error:
+            with patience(POLL_SECONDS, POLL_SECONDS):
+                self._read_alerts()
+        except (
+            Exception
+        ) as error:  # a record that cannot be read, a store that is away: seen again at the next look
             self._say(f"notify: alerts could not be read ({type(error).__name__}: {error})")
+
+    def _read_alerts(self) -> None:
+        for name, step in self._trained.items():
+            for key in alert_keys(self._storage, step):
+                if key in self._seen:
+                    continue
+                alert = read_alert(self._storage, key)
+                self._seen.add(key)
+                self._put(
+                    "alert",
+                    name,
+                    alert.severity,
+                    f"{alert.kind}: {alert.message}",
+                    optimizer_step=alert.step,
+                )
 
     def _send(self, payload: Mapping[str, Any]) -> None:
         for name, send in (("url", self._post), ("command", self._call)):

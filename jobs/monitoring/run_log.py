@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from jobs.runs import read_run
+from pipeline.answers import patience
 from pipeline.redaction import redact
 from pipeline.storage import Storage
 
 PART_SECONDS = 3.0
+LOG_SECONDS = 5.0
+"""How long a part waits for storage that does not answer; it is tried again with the next."""
 GRACE_SECONDS = 30.0
 """How long a follower waits for somebody to work on the run: before it starts, between two steps, between two attempts."""
 
@@ -67,8 +70,11 @@ class RunLog:
         if not lines:
             return
         try:
-            self._storage.write_bytes(f"{self._folder}/{self._parts:06d}.txt", "".join(lines).encode())
-        except OSError as error:
+            with patience(LOG_SECONDS, LOG_SECONDS):
+                self._storage.write_bytes(
+                    f"{self._folder}/{self._parts:06d}.txt", "".join(lines).encode(errors="backslashreplace")
+                )
+        except Exception as error:  # whatever it is: a log ends no run
             if not self.refused:
                 print(
                     f"the run's log could not be written, and will be tried again: {error}", file=sys.stderr
@@ -101,7 +107,7 @@ def read_run_log(
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)
-                yield storage.read_bytes(key).decode()
+                yield storage.read_bytes(key).decode(errors="replace")
         if over:
             return
         time.sleep(1.0)
@@ -119,7 +125,7 @@ def read_step_log(storage: Storage, run: str, step: str) -> Iterator[str]:
         attempt = int(key.rpartition("/")[2][:6])
         yield f"attempt {attempt} ({failure['class']}): {failure['error']}\n{failure['traceback']}\n"
     for key in storage.keys(f"{keys[step]}/stacks"):
-        yield f"{key.rpartition('/')[2]}\n{storage.read_bytes(key).decode()}\n"
+        yield f"{key.rpartition('/')[2]}\n{storage.read_bytes(key).decode(errors='replace')}\n"
 
 
 def _claim_session(storage: Storage, run: str) -> str:

@@ -215,7 +215,7 @@ def _fit(job: TrainJob, runtime: RuntimeSpec, workers: int) -> None:
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if runtime.gpus_per_worker else "gloo"),
         run_config=RunConfig(
             name=f"attempt-{job.attempt:06d}",
-            storage_path=f"{job.storage_url}/{job.step_key}/ray-train",
+            **_kept_by_ray(job),
             failure_config=FailureConfig(
                 max_failures=0,
                 max_preemption_failures=0,
@@ -232,6 +232,17 @@ def _fit(job: TrainJob, runtime: RuntimeSpec, workers: int) -> None:
             if isinstance(cause, ValueError):
                 raise cause from error
         raise WorkerLost("; ".join(str(f).strip().splitlines()[-1] for f in failures) or str(error)) from None
+
+
+def _kept_by_ray(job: TrainJob) -> dict[str, Any]:
+    """Where Ray Train keeps what little it writes: through our filesystem, which waits for a store that is away."""
+    storage = Storage(job.storage_url)
+    path = storage.path(f"{job.step_key}/ray-train")
+    if storage.local:
+        return {"storage_path": path}
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    return {"storage_path": path, "storage_filesystem": PyFileSystem(FSSpecHandler(storage.fs))}
 
 
 def _train_worker(config: dict[str, Any]) -> None:

@@ -14,8 +14,11 @@ from dataclasses import asdict, dataclass, field
 
 from jobs.gates import SPIKE_SIGMAS, SPIKE_WINDOW
 from jobs.training.metric_log import MetricRow
+from pipeline.answers import patience
 from pipeline.storage import Storage
 
+ALERT_SECONDS = 5.0
+"""How long an alert waits for storage that does not answer."""
 DEAD_ROWS = 16
 """Rows in a row with too many dead codewords before that is an alert: a batch may miss some by chance."""
 
@@ -39,7 +42,8 @@ class Alert:
 def write_alert(storage: Storage, step_key: str, alert: Alert, who: str = "") -> None:
     """Keep an alert; the same one of the same attempt and optimizer step is kept once."""
     name = f"{alert.attempt:06d}-{alert.step or 0:09d}-{alert.kind}{f'-{who}' if who else ''}"
-    with contextlib.suppress(OSError):  # it is storage that fails, or it will be told by the next write
+    # It is storage that fails, or it will be told by the next write.
+    with contextlib.suppress(Exception), patience(ALERT_SECONDS, ALERT_SECONDS):
         storage.create_json(f"{step_key}/alerts/{name}.json", asdict(alert))
 
 

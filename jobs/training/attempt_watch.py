@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.stop import attempt_stop_requested
+from pipeline.answers import patience
 from pipeline.dag.lease import LeaseBook
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
 WATCH_SECONDS = 1.0
+LOOK_SECONDS = 5.0
+"""How long a look waits for storage."""
 
 
 class AttemptWatch:
@@ -52,7 +55,7 @@ class AttemptWatch:
             self._look()
 
     def _look(self) -> None:
-        with contextlib.suppress(Exception):  # whatever the store's client raises when it cannot be reached
+        with contextlib.suppress(Exception), patience(LOOK_SECONDS, LOOK_SECONDS):
             self.superseded = self.superseded or self._book.highest() != self._attempt
             self.stop_wanted = self.stop_wanted or attempt_stop_requested(
                 self._store.storage, self._store.key, self._attempt

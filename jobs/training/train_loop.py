@@ -45,6 +45,7 @@ from ncp_model.flops import flops_per_token
 from ncp_model.init import initialize_codebooks, initialize_weights
 from ncp_model.optim import Optimizers, build_optimizers
 from ncp_model.parallel import checkpoint_blocks, compile_layers, shard_model
+from pipeline.answers import patience
 from pipeline.dag.lease import Superseded
 from pipeline.dag.store import StepStore
 from pipeline.data.instance_filter import RepetitionFilter
@@ -53,6 +54,8 @@ from pipeline.storage import Storage
 
 CODEBOOK_WINDOWS = 16
 """Windows of the global order, from its start, whose chunks initialise the codebooks."""
+MARK_SECONDS = 10.0
+"""How long an attempt that ends by an error waits for storage to say so."""
 FINISH_SECONDS = 60.0
 """After an error: how long the milestone in flight may still take to become complete."""
 
@@ -224,7 +227,8 @@ class _Trainer:
             ):
                 self._run(watchdog, start)
         except BaseException as error:
-            with contextlib.suppress(OSError):  # storage may be what fails; `error` is what matters
+            # Storage may be what fails; `error` is what matters.
+            with contextlib.suppress(Exception), patience(MARK_SECONDS, MARK_SECONDS):
                 mark_attempt_failed(self.storage, job.step_key, job.attempt)
             if self.rank == 0 and isinstance(error, tuple(ALERTED)):
                 self.alerts.fail(ALERTED[type(error)], error, self.taken + 1)

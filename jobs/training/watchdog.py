@@ -2,14 +2,17 @@
 
 Collectives wait for ever when one rank is gone quiet. Each worker's watchdog expects `step_taken` at least every
 `timeout_seconds`; when it does not come, the stacks say where the worker stood, and ending the process lets Ray Train
-take the group down, so that the next attempt resumes from the newest milestone. The rank that hangs cannot always do
+take the group down, so that the next attempt resumes from the newest milestone. It ends within seconds of the time-out
+even where storage is what hangs: the stacks go to stderr first. The rank that hangs cannot always do
 this itself (it may be stopped), but the ranks that wait for it can.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -17,9 +20,12 @@ from types import TracebackType
 
 from jobs.stop import mark_attempt_failed
 from jobs.training.alerts import Alert, write_alert
+from pipeline.answers import patience
 from pipeline.storage import Storage
 
 EXIT_CODE = 70
+LAST_WORDS_SECONDS = 10.0
+"""How long a worker that is ended may take to say why."""
 
 
 class Watchdog:
@@ -54,12 +60,27 @@ class Watchdog:
         while not self._over.wait(min(1.0, self._timeout / 4)):
             still = time.monotonic() - self._last
             if still > self._timeout:
+                witness = threading.Thread(target=self._testify, args=(still,), daemon=True)
                 try:
-                    mark_attempt_failed(self._storage, self._step_key, self._attempt)
-                    self._storage.write_bytes(self._key, self._stacks(still))
-                    self._alert(still)
+                    witness.start()
+                    witness.join(LAST_WORDS_SECONDS)
                 finally:
                     os._exit(EXIT_CODE)
+
+    def _testify(self, still: float) -> None:
+        """Say why, first where no storage is needed. A store that hangs with the worker hears the rest or not."""
+        stacks = self._stacks(still)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(stacks.decode(errors="replace"))
+            sys.stderr.flush()
+        with patience(LAST_WORDS_SECONDS, LAST_WORDS_SECONDS / 2):
+            for write in (
+                lambda: mark_attempt_failed(self._storage, self._step_key, self._attempt),
+                lambda: self._storage.write_bytes(self._key, stacks),
+                lambda: self._alert(still),
+            ):
+                with contextlib.suppress(Exception):  # each for itself
+                    write()
 
     def _alert(self, still: float) -> None:
         message = (

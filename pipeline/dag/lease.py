@@ -5,7 +5,8 @@ overwrites `000002.beat` every few seconds. Another runner creates the next numb
 
 - at once, when the holder left `000002.end`, or was a process of this boot of this host and is gone;
 - after the heartbeat has stood still for `ttl` seconds on the *observer's own* monotonic clock (no two clocks are
-  ever compared).
+  ever compared). Only time in which the observer itself was answered counts: while storage is away nobody can beat and
+  nobody can take over, so a lease outlives an outage of any length.
 
 Publishing a receipt is itself the creation of the next number, holding the receipt: it *seals* the step. Of a
 take-over and a publication exactly one succeeds, so a superseded attempt cannot publish, not even in a race. The
@@ -17,14 +18,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.answers import patience
 from pipeline.dag.holder import Holder
 from pipeline.storage import Storage
 
 HEARTBEAT_SECONDS = 2.0
 TTL_SECONDS = 30.0
+LONGEST_GAP = 1 / 3
+"""Of the TTL: what the time between two looks counts for at most, however long the second was waited for."""
+BEAT_SECONDS, ANSWER_SECONDS = 20.0, 4.0
+"""How long a heartbeat waits for storage, and for one answer: short, to beat again soon after an outage."""
 
 
 class Superseded(RuntimeError):
@@ -50,6 +57,23 @@ class Sealed:
     receipt: dict[str, Any]
 
 
+_FOREIGN: set[tuple[str, str, str]] = set()
+
+
+def numbered(storage: Storage, prefix: str, *, digits: int) -> list[int]:
+    """The numbers of the records below `prefix`, ascending. What has another name is not ours: it is left alone, and named once."""
+    found = []
+    for name in storage.children(prefix):
+        stem, _, suffix = name.partition(".")
+        if len(stem) == digits and stem.isascii() and stem.isdigit():
+            if suffix == "json":
+                found.append(int(stem))
+        elif suffix.endswith("json") and (foreign := (storage.url, prefix, name)) not in _FOREIGN:
+            _FOREIGN.add(foreign)
+            warnings.warn(f"{storage.uri(f'{prefix}/{name}')}: not written by ncp, ignored", stacklevel=2)
+    return sorted(found)
+
+
 class LeaseBook:
     """The leases of one step directory, as seen by one observer. Remembers heartbeats between looks."""
 
@@ -58,16 +82,15 @@ class LeaseBook:
         self.prefix = f"{step_key}/lease"
         self.ttl = ttl
         self._last_beat: tuple[int, bytes] | None = None
-        self._last_change = 0.0
+        self._last_look = 0.0
+        self._still = 0.0
+        """Seconds for which the heartbeat was seen to stand still."""
         self.seen_alive = False
         """Whether this observer has seen the heartbeat of the present holder change."""
 
     def highest(self) -> int:
         """The highest lease number, 0 when the step was never held."""
-        return max(
-            (int(name[:6]) for name in self.storage.children(self.prefix) if name.endswith(".json")),
-            default=0,
-        )
+        return max(numbered(self.storage, self.prefix, digits=6), default=0)
 
     def look(self) -> Held | Sealed | None:
         """The living holder, the seal, or None when the step is free to take."""
@@ -101,10 +124,13 @@ class LeaseBook:
         except FileNotFoundError:
             beat = b""
         now = time.monotonic()
+        gap, self._last_look = now - self._last_look, now
         if self._last_beat != (number, beat):
             self.seen_alive = self._last_beat is not None and self._last_beat[0] == number
-            self._last_beat, self._last_change = (number, beat), now
-        return now - self._last_change > self.ttl
+            self._last_beat, self._still = (number, beat), 0.0
+        else:
+            self._still += min(gap, self.ttl * LONGEST_GAP)
+        return self._still > self.ttl
 
     def _key(self, number: int, suffix: str) -> str:
         return f"{self.prefix}/{number:06d}.{suffix}"
@@ -127,10 +153,10 @@ class Lease:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(BEAT_SECONDS + ANSWER_SECONDS)
         if not self._over.is_set():
             # Not written: then the heartbeat, which stands still from now on, tells the others a little later.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), patience(BEAT_SECONDS, ANSWER_SECONDS):
                 self.book.storage.write_bytes(self.book._key(self.number, "end"), b"")
 
     def is_current(self) -> bool:
@@ -151,9 +177,8 @@ class Lease:
         count = 0
         while not self._stop.wait(HEARTBEAT_SECONDS):
             count += 1
-            with contextlib.suppress(
-                Exception
-            ):  # a missed beat is what the TTL is for; the next one tries again
+            # A missed beat is what the TTL is for; the next one tries again.
+            with contextlib.suppress(Exception), patience(BEAT_SECONDS, ANSWER_SECONDS):
                 self.book.storage.write_bytes(self.book._key(self.number, "beat"), str(count).encode())
                 if not self._over.is_set() and not self.is_current():
                     self._over.set()

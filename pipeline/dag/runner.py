@@ -5,6 +5,9 @@ was published, and running it again resumes. It knows steps, leases and receipts
 a plain function from `StepContext` to the receipt's contents, which mostly waits for a cluster. So executors run in
 threads, at most `parallel` of them, and only as many as their `resources` fit into `capacity` together.
 
+Storage that is away is waited for by every call (pipeline.answers), so an outage shorter than the patience spends no
+retry: no failure of a step is seen at all. A longer one is an infrastructure failure like another.
+
 A failure is recorded in storage with its class, and tried again from that class's budget (pipeline.dag.retry). A step
 that waits - for another run that computes it, for its next attempt - leaves its thread and resources to the others.
 """
@@ -21,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
+from pipeline.answers import patience
 from pipeline.dag.attempt import Blocked, Executor, Preempted, Refused, StepContext, Stopped, attempt
 from pipeline.dag.lease import Held, Lease, LeaseBook, Sealed, Superseded
 from pipeline.dag.retry import INFRASTRUCTURE, PREEMPTION, USER, RetryBudget, RetryPolicy
@@ -45,6 +49,8 @@ __all__ = [
     "run_steps",
 ]
 
+WATCH_SECONDS = 5.0
+"""How long what is beside the work waits for storage: a stop request, the record of a failure."""
 WAIT_SECONDS = 1.0
 """Between two looks at a step that someone else holds."""
 
@@ -251,14 +257,13 @@ class _Run:
             self._say(Event(kind="blocked", step=other, detail=f"hangs on {culprit}, which failed"))
 
     def _asked_to_stop(self) -> bool:
-        with contextlib.suppress(
-            OSError
-        ):  # storage that does not answer now is asked again before the next step
+        # Storage that does not answer now is asked again before the next step.
+        with contextlib.suppress(Exception), patience(WATCH_SECONDS, WATCH_SECONDS):
             return self.stop_requested()
         return False
 
     def _say(self, event: Event) -> None:
-        with self._events:
+        with self._events, contextlib.suppress(Exception):  # who only watches ends nothing
             self.on_event(event)
 
     # --- in a thread of the step's own ---------------------------------------------------------------------
@@ -337,14 +342,15 @@ class _Run:
             "run": self.run,
             "again_in": pause,  # seconds; None: no further attempt by this run
         }
-        with contextlib.suppress(OSError):  # the storage may be what failed; the event tells it all the same
+        # The storage may be what failed; the event tells it all the same.
+        with contextlib.suppress(Exception), patience(WATCH_SECONDS, WATCH_SECONDS):
             step_store(self.storage, step).write_failure(number, record)
 
     def _progressed(self, step: Step, progress: _Progress) -> bool:
         """Whether the trajectory has a milestone that it did not have at the failure before."""
         if step.milestone is None:
             return False
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception), patience(WATCH_SECONDS, WATCH_SECONDS):
             newest = max(step_store(self.storage, step).milestones(), default=-1)
             before, progress.newest_milestone = progress.newest_milestone, newest
             return newest > before

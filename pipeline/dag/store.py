@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.dag.lease import Held, LeaseBook, Sealed
+from pipeline.dag.lease import Held, LeaseBook, Sealed, numbered
 from pipeline.dag.step import Step
 from pipeline.storage import Storage
 
@@ -49,8 +49,7 @@ class StepStore:
 
     def milestones(self) -> list[int]:
         """Steps of all complete milestones, ascending."""
-        names = self.storage.children(f"{self.key}/milestones")
-        return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+        return numbered(self.storage, f"{self.key}/milestones", digits=9)
 
     def milestone(self, step: int) -> dict[str, Any] | None:
         """The marker of milestone `step`, or None."""
@@ -107,10 +106,13 @@ class StepStore:
         return self._newest("failures")
 
     def _newest(self, folder: str) -> dict[str, Any] | None:
-        names = self.storage.children(f"{self.key}/{folder}")
-        if not names:
+        numbers = numbered(self.storage, f"{self.key}/{folder}", digits=6)
+        if not numbers:
             return None
-        return {**self.storage.read_json(f"{self.key}/{folder}/{names[-1]}"), "attempt": int(names[-1][:6])}
+        return {
+            **self.storage.read_json(f"{self.key}/{folder}/{numbers[-1]:06d}.json"),
+            "attempt": numbers[-1],
+        }
 
     def held(self) -> Held | None:
         """The living holder as far as one look can tell: a holder elsewhere counts until its heartbeat is watched."""

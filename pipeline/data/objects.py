@@ -55,15 +55,14 @@ def _list_commit(url: str, prefix: str) -> dict[str, PinnedFile]:
 
 
 def _list(root: Storage, prefix: str) -> dict[str, PinnedFile]:
-    fresh = {} if root.local or root.fs.protocol == "memory" else {"refresh": True}
     top = root.path(prefix)
-    listing: dict[str, Any] = root.fs.find(top, detail=True, **fresh)
+    listing = root.listing(prefix)
     return {name[len(top) + 1 :]: describe(name[len(top) + 1 :], info) for name, info in listing.items()}
 
 
 def stat_object(root: Storage, path: str) -> PinnedFile:
     """What the store says of one object now. Raises FileNotFoundError."""
-    return describe(path, root.fs.info(root.path(path)))
+    return describe(path, root.stat(path))
 
 
 def describe(path: str, info: dict[str, Any]) -> PinnedFile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +45,26 @@ def test_a_worker_that_stands_still_leaves_its_stacks_and_ends(tmp_path: Path) -
 def test_a_worker_that_takes_steps_is_left_alone(tmp_path: Path) -> None:
     assert _run(tmp_path, "finish") == 0
     assert Storage(str(tmp_path)).keys("") == []
+
+
+def test_a_worker_whose_store_hangs_too_ends_all_the_same() -> None:
+    """A server that accepts and never answers: the stacks are on stderr, and the process is gone within its last words."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        environment = {
+            **os.environ,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "y",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        ended = subprocess.run(
+            [sys.executable, "-c", WORKER, "s3://bucket/store", "hang"],
+            cwd=ROOT,
+            env=environment,
+            timeout=60,
+            capture_output=True,
+            text=True,
+        )
+    assert ended.returncode == EXIT_CODE, ended.stderr
+    assert "no step for 1 seconds" in ended.stderr and "where_it_hangs" in ended.stderr

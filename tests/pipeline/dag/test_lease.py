@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pipeline.dag import lease as lease_module
 from pipeline.dag.holder import Holder
 from pipeline.dag.lease import Held, Lease, LeaseBook, Sealed, Superseded
+from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
 
@@ -86,10 +87,52 @@ def test_a_holder_elsewhere_is_believed_until_its_heartbeat_stands_still(
     now += 29
     storage.write_bytes("s/lease/000001.beat", b"1")
     assert isinstance(book.acquire("b"), Held)
-    now += 29
-    assert isinstance(book.acquire("b"), Held)
+    for _ in range(29):
+        now += 1
+        assert isinstance(book.acquire("b"), Held)
     now += 2
     assert _take(book).number == 2
+
+
+def test_an_observer_that_was_not_answered_counts_no_standing_still(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(lease_module.time, "monotonic", lambda: now)
+    _elsewhere(storage, 1)
+    book = LeaseBook(storage, "s", ttl=30)
+    assert isinstance(book.acquire("b"), Held)
+    now += 600  # storage was away: this look waited, and so did the holder's heartbeat
+    assert isinstance(book.acquire("b"), Held)
+    now += 5
+    storage.write_bytes("s/lease/000001.beat", b"1")
+    assert isinstance(book.acquire("b"), Held)
+
+
+def test_records_of_somebody_else_are_ignored_and_named(storage: Storage) -> None:
+    lease = _take(LeaseBook(storage, "s"))
+    store = StepStore(storage, "s")
+    store.publish_milestone(40, {"step": 40})
+    store.write_failure(1, {"error": "x"})
+    for folder in ("lease", "milestones", "failures", "progress"):
+        for name in (
+            "notes.json",
+            "000001 (copy).json",
+            "99999999999.json",
+            "000002.json.bak",
+            "-00001.json",
+        ):
+            storage.write_bytes(f"s/{folder}/{name}", b"{}")
+    with pytest.warns(UserWarning, match=r"lease/notes\.json: not written by ncp, ignored"):
+        assert LeaseBook(storage, "s").highest() == 1
+    with pytest.warns(UserWarning, match=r"milestones/notes\.json"):
+        assert store.milestones() == [40]
+    with pytest.warns(UserWarning, match=r"failures/notes\.json"):
+        failure = store.failure()
+    assert failure is not None and failure["attempt"] == 1
+    with pytest.warns(UserWarning, match=r"progress/notes\.json"):
+        assert store.progress() is None
+    assert lease.is_current()
 
 
 def test_a_superseded_attempt_knows_and_cannot_publish(storage: Storage) -> None:
