@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from curriculum.errors import RecipeError, nearest
-from curriculum.fields import out_of_bounds, yaml_name
+from curriculum.fields import numbers_of, out_of_bounds, yaml_name
 from curriculum.interpolation import NOTIFY_URL, notify_variable, resolve, settle_environment
-from curriculum.layers import field_hints, look_up, overlay, set_entry, split_dotted, type_hints, with_stage
+from curriculum.layers import field_hints, overlay, set_entry, split_dotted, type_hints, with_stage
 from curriculum.model_spec import ModelSpec
 from curriculum.recipe_text import (
     Listing,
@@ -111,7 +111,7 @@ def build(cls: type[T], value: Any, key: str) -> T:
             )
         field = fields[name]
         arguments[field.name] = converted = _convert(hints[field.name], item, path)
-        for where, number in _numbers(converted, path):
+        for where, number in numbers_of(converted, path):
             problem = out_of_bounds(field, number)
             if problem is not None:
                 raise RecipeError(f"{where}: {number!r} {problem}")
@@ -124,18 +124,6 @@ def build(cls: type[T], value: Any, key: str) -> T:
     except ValueError as error:
         known = not key or str(error).startswith(f"{key}.")
         raise RecipeError(str(error) if known else f"{key}: {error}") from error
-
-
-def _numbers(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """The numbers that a field holds, itself or in a list or mapping, with their keys."""
-    if isinstance(value, (int, float)):
-        yield key, value
-    elif isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _numbers(item, f"{key}[{index}]")
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _numbers(item, f"{key}.{name}")
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
@@ -326,7 +314,7 @@ def _refuse_credentials(tree: Section) -> None:
         if kind is not None:
             raise _credential(where, key, kind)
         if key == NOTIFY_URL and secret_address(text):
-            raise _credential(where, key, "a webhook's address, which is what gives the right to use it,")
+            raise _credential(where, key, "a webhook's address, which is all that it takes to use it")
 
 
 def _credential(where: str, key: str, kind: str) -> RecipeError:
@@ -334,7 +322,8 @@ def _credential(where: str, key: str, kind: str) -> RecipeError:
     if key.startswith("runtime.notify"):
         fix = "name the environment variable that holds it: runtime.notify.url_env=NCP_NOTIFY_URL"
     return RecipeError(
-        f"{where}: {key}: carries credentials ({kind.rstrip(',')}), which would be kept in the run's record; {fix}"
+        f"{where}: {key}: the {'URL' if 'URL' in kind or 'webhook' in kind else 'text'} carries credentials ({kind}), which would be "
+        f"kept in the run's record; {fix}"
     )
 
 
