@@ -188,7 +188,7 @@ class StageSpec:
     """`stream`: attention and chunks cross documents, as in OLMo 3's first two stages. `doc`: they start anew with each."""
     repetition_filter: bool = False
     """Leave windows in which a short pattern repeats without labels (OLMo-core's instance filter: 1-13 tokens, 32 times)."""
-    order_block: int = declared(65_536, at_least=1, at_most=16_777_216)
+    order_block: int = declared(65_536, at_least=1, at_most=1_048_576)
     """K: the mixture is exact in every block of K windows."""
     max_repetition: float = declared(1.0, above=0)
     """How often a window of one source may be drawn, at most, before the stop."""

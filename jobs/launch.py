@@ -11,7 +11,6 @@ from jobs.cluster.preflight import cluster_capacity, preflight
 from jobs.cluster.preflight_costs import preflight_costs
 from jobs.cluster.ray_session import ray_session
 from jobs.collection import starting
-from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
 from jobs.graph import (
     build_graph,
@@ -24,7 +23,9 @@ from jobs.graph import (
 from jobs.monitoring.display import RunDisplay
 from jobs.monitoring.notify import Notifier
 from jobs.monitoring.run_log import RunLog
-from jobs.runs import check_run_name, record_run
+from jobs.plan.checks import check_before_work
+from jobs.plan.supply import stage_draws
+from jobs.runs import check_run_name, record_run, run_records
 from jobs.selection import (
     Selection,
     check_only,
@@ -101,13 +102,6 @@ def pin_sources(storage: Storage, recipe: Recipe, say: Callable[[str], None]) ->
     return pins
 
 
-def check_suites(recipe: Recipe) -> None:
-    """Raise SuiteError for an evaluation suite that does not exist."""
-    for stage in recipe.stages.values():
-        for suite in stage.evaluation.suites:
-            find_suite(suite)
-
-
 def retry_policy(runtime: RuntimeSpec) -> RetryPolicy:
     return RetryPolicy(
         infrastructure=runtime.retries,
@@ -123,9 +117,21 @@ def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
 
 def plan_recipe(storage: Storage, recipe: Recipe) -> tuple[Planned, list[PlannedStep]]:
     """The plan, from what is known now. Writes nothing."""
-    check_suites(recipe)
+    check_before_work(recipe)
     planned = resolve(recipe, known_pins(storage, recipe))
-    return planned, make_plan(planned.steps, storage)
+    return planned, make_plan(planned.steps, storage, comparable=_of_this_recipe(storage, recipe))
+
+
+def _of_this_recipe(storage: Storage, recipe: Recipe) -> Callable[[Step, str], bool]:
+    """Whether a stored step may explain what is new about one of ours. Another recipe's tokenizer explains nothing."""
+    own = {
+        step["key"]
+        for record in run_records(storage)
+        if record.get("recipe", {}).get("recipe") == recipe.recipe
+        for step in record.get("steps", ())
+        if step["kind"] == "tokenizer"
+    }
+    return lambda step, key: step.kind != "tokenizer" or key in own
 
 
 def prepare_run(
@@ -138,10 +144,12 @@ def prepare_run(
     say: Callable[[str], None],
 ) -> Planned:
     """Check, pin and record a run, so that only its steps are left. Writes pins and the record, nothing else."""
-    check_suites(recipe)
+    check_before_work(recipe)
     if name is not None:
         check_run_name(name)
-    check_selection(resolve(recipe, known_pins(storage, recipe)).steps, selection)
+    known = resolve(recipe, known_pins(storage, recipe)).steps
+    check_selection(known, selection)
+    stage_draws(storage, recipe, known)
     storage.probe()
     with starting(storage, say):
         pins = pin_sources(storage, recipe, say)
