@@ -31,12 +31,15 @@ def declared(
     at_most: float | None = None,
     below: float | None = None,
     finite: bool = True,
+    fix: str | None = None,
 ) -> Any:
-    """A dataclass field with bounds and, for an identity field added later, the value at which it is absent."""
+    """A dataclass field with bounds and, for an identity field added later, the value at which it is absent. `fix`: advice for a value beyond them."""
     bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-    metadata = {name: value for name, value in bounds.items() if value is not None}
+    metadata: dict[str, Any] = {name: value for name, value in bounds.items() if value is not None}
     if not finite:
         metadata["finite"] = False
+    if fix is not None:
+        metadata["fix"] = fix
     if absent_at is not _UNSET:
         metadata["absent_at"] = absent_at
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
@@ -50,6 +53,12 @@ def absent(field: dataclasses.Field[Any], value: Any) -> bool:
 
 def out_of_bounds(field: dataclasses.Field[Any], value: Any) -> str | None:
     """What is wrong with a number, as the end of a sentence that names it; None when it may stand."""
+    problem = _problem(field, value)
+    fix = field.metadata.get("fix")
+    return f"{problem}; {fix}" if problem is not None and fix is not None else problem
+
+
+def _problem(field: dataclasses.Field[Any], value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if field.metadata.get("finite", True) and not math.isfinite(value):

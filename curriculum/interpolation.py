@@ -45,10 +45,13 @@ def settle_environment(text: str, where: str, key: str, environment: Mapping[str
         return default.strip()
 
     settled = _REFERENCE.sub(value, text)
-    return Written(settled) if isinstance(text, Written) else settled
+    plain = (
+        isinstance(text, Written) or named_variable(text) is not None
+    )  # quotes around the whole are YAML's, not its own
+    return Written(settled) if plain else settled
 
 
-def notify_variable(text: str) -> str | None:
+def named_variable(text: str) -> str | None:
     """NAME when `text` is `${oc.env:NAME}` and nothing else."""
     found = _REFERENCE.fullmatch(text.strip())
     asked = _ENVIRONMENT.fullmatch(found[1].strip()) if found else None

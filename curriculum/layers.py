@@ -19,7 +19,8 @@ from typing import Any
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.fields import yaml_name
-from curriculum.recipe_text import Listing, Node, Scalar, Section, Written
+from curriculum.model_spec import ModelSpec
+from curriculum.recipe_text import Listing, Node, Scalar, Section
 from curriculum.scalars import is_null
 
 _KEY_PART = re.compile(r"([^.\[\]]+)|\[([^\[\]]*)\]")
@@ -37,8 +38,8 @@ def overlay(base: Node | None, over: Node, hint: Any, key: str = "", *, siblings
     below = base if isinstance(base, Section) else Section(over.where)
     spec = structure(hint)
     if spec is not None:
-        if "preset" in over.entries and "preset" not in field_hints(spec):
-            below = Section(over.where)  # a preset stands for every field
+        if any(_is_preset(name, spec) for name in over.entries):
+            below = Section(over.where)
         result = Section(over.where, dict(below.entries), {**below.places, **over.places})
         for name, node in over.entries.items():
             inner = field_hints(spec).get(name)
@@ -91,6 +92,8 @@ def _set(
         spec = structure(hint)
         name, rest = parts[0], parts[1:]
         inner = field_hints(spec).get(name) if spec is not None else None
+        if _is_preset(name, spec):
+            section = Section(where)
     path = _join(key, name)
     result = Section(section.where, dict(section.entries), {**section.places, name: where})
     if values is not None and values is not Any and not rest and _removes(value):
@@ -146,6 +149,11 @@ def look_up(root: Node, path: str) -> Node | None:
             if found is not None:
                 return found
     return None
+
+
+def _is_preset(name: str, spec: Any) -> bool:
+    """Whether the key names a preset of a structure, which stands for every field of it."""
+    return name == "preset" and spec is ModelSpec
 
 
 def _removes(node: Node) -> bool:
@@ -235,6 +243,3 @@ def with_stage(key: str, stages: Sequence[str], known: Sequence[str]) -> str:
 
 def _join(key: str, name: str) -> str:
     return f"{key}.{name}" if key else name
-
-
-NOTHING = Written("null")

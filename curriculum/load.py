@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.fields import numbers_of, out_of_bounds, yaml_name
-from curriculum.interpolation import NOTIFY_URL, notify_variable, resolve, settle_environment
+from curriculum.interpolation import NOTIFY_URL, named_variable, resolve, settle_environment
 from curriculum.layers import field_hints, overlay, set_entry, split_dotted, type_hints, with_stage
 from curriculum.model_spec import ModelSpec
 from curriculum.recipe_text import (
@@ -263,10 +264,10 @@ def _overridden(tree: Section, overrides: Sequence[str]) -> Section:
         where = f"override {shorten(override)!r}"
         key, separator, text = override.partition("=")
         key = key.strip()
-        if not separator or not key:
-            raise RecipeError(f"{where}: not of the form key=value; for example stage2.optimizer.lr=0.002")
         if key.startswith("~"):
             raise RecipeError(f"{where}: an entry is removed with {key[1:]}=null")
+        if not separator or not key:
+            raise RecipeError(f"{where}: not of the form key=value; for example stage2.optimizer.lr=0.002")
         kind = credential_in(override, secrets)
         if kind is not None:
             raise _credential(f"override {key}", key, kind)
@@ -290,7 +291,7 @@ def _settled(tree: Section, *, notify: bool) -> Section:
             return Section(node.where, inner, node.places)
         if isinstance(node, Listing):
             return Listing(node.where, [settled(item, f"{key}[{i}]") for i, item in enumerate(node.items)])
-        if "${" not in node.text or (key == NOTIFY_URL and notify_variable(node.text) is not None):
+        if "${" not in node.text or (key == NOTIFY_URL and named_variable(node.text) is not None):
             return node
         return Scalar(settle_environment(node.text, node.where, key), node.where)
 
@@ -299,7 +300,7 @@ def _settled(tree: Section, *, notify: bool) -> Section:
 
 def _with_variable(entries: dict[str, Node], section: Section) -> dict[str, Node]:
     url = entries.get("url")
-    name = notify_variable(url.text) if isinstance(url, Scalar) else None
+    name = named_variable(url.text) if isinstance(url, Scalar) else None
     if name is None:
         return entries
     section.places["url_env"] = section.places.get("url", section.where)
@@ -412,4 +413,6 @@ def _type_name(hint: Any) -> str:
 
 
 def _one_line(message: str) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+    """Without line breaks, and with what somebody wrote at great length cut short."""
+    message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+    return re.sub(r"\S{300,}", lambda found: shorten(found[0], 200), message)

@@ -20,7 +20,7 @@ class OptimizerSpec:
 
     lr: float = declared(above=0)
     weight_decay: float = declared(0.1, at_least=0)
-    grad_clip: float | None = declared(1.0, above=0)
+    grad_clip: float | None = declared(1.0, above=0, fix="use null for no clipping")
     """Largest norm of the whole gradient; null: no clipping."""
     betas: tuple[float, float] = declared((0.9, 0.95), at_least=0, below=1)
     eps: float = declared(1e-8, above=0, below=1)
@@ -39,8 +39,6 @@ class OptimizerSpec:
 
     def validate(self) -> None:
         """Raise RecipeError naming the key, the value and the fix."""
-        if self.grad_clip == math.inf:
-            raise RecipeError("optimizer.grad_clip = inf: write null for no clipping")
         require_bounds(self, "optimizer")
         for key, value in (("matrices", self.matrices), ("codebooks", self.codebooks)):
             if value not in ("muon", "adamw"):

@@ -202,7 +202,7 @@ def _check_tokenizer(recipe: Recipe) -> None:
     tokenizer = recipe.tokenizer
     if (tokenizer.name is None) == (tokenizer.train is None):
         raise RecipeError(
-            "tokenizer: give exactly one of tokenizer.name (such as dolma2) and tokenizer.train"
+            "tokenizer: give exactly one of tokenizer.name (such as dolma2) and tokenizer.train; null takes the other away"
         )
     if tokenizer.train is None:
         if tokenizer.sha256 is None:
