@@ -45,9 +45,8 @@ def settle_environment(text: str, where: str, key: str, environment: Mapping[str
         return default.strip()
 
     settled = _REFERENCE.sub(value, text)
-    plain = (
-        isinstance(text, Written) or named_variable(text) is not None
-    )  # quotes around the whole are YAML's, not its own
+    whole = _REFERENCE.fullmatch(text.strip()) is not None
+    plain = isinstance(text, Written) or whole  # quotes around a whole reference are YAML's, not the value's
     return Written(settled) if plain else settled
 
 
