@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from curriculum.errors import RecipeError
+from curriculum.fields import declared
 
 FAMILIES = ("ncp", "vanilla")
 
@@ -18,10 +19,10 @@ FAMILIES = ("ncp", "vanilla")
 class LadderShape:
     """One model: head and codeword sizes and the MLP's ratio are those of the recipe's model."""
 
-    hidden_size: int
-    layers: tuple[int, int, int]
+    hidden_size: int = declared(at_least=2, at_most=1_048_576)
+    layers: tuple[int, int, int] = declared(at_least=0, at_most=1_000)
     """Encoder, concept and decoder layers; concept layers are 0 in the vanilla family."""
-    lr: float | None = None
+    lr: float | None = declared(None, above=0)
     """Peak learning rate of this shape; None: the recipe's."""
 
 
@@ -29,11 +30,11 @@ class LadderShape:
 class LadderSpec:
     """Shapes by budgets."""
 
-    budgets: tuple[float, ...]
+    budgets: tuple[float, ...] = declared(above=0)
     """Training FLOPs of a run."""
     families: Mapping[str, tuple[LadderShape, ...]]
     """`ncp`: the recipe's model, scaled. `vanilla`: the same without concepts and routes, the baseline."""
-    tokens_per_parameter: tuple[float, float] = (5.0, 100.0)
+    tokens_per_parameter: tuple[float, float] = declared((5.0, 100.0), above=0)
     """Shapes whose budget would buy fewer or more tokens than this per parameter are left out at that budget."""
 
     def __post_init__(self) -> None:
@@ -42,9 +43,14 @@ class LadderSpec:
                 raise RecipeError(f"ladder.families: {name!r} is not one of {', '.join(FAMILIES)}")
             if not shapes:
                 raise RecipeError(f"ladder.families.{name}: empty; give at least one shape, or leave it out")
-        if not self.budgets or min(self.budgets) <= 0:
+        if not self.budgets:
+            raise RecipeError("ladder.budgets: empty; give training FLOPs, as in [1e19, 1e20]")
+        if not self.families:
+            raise RecipeError(f"ladder.families: empty; give shapes of {' or '.join(FAMILIES)}")
+        low, high = self.tokens_per_parameter
+        if low > high:
             raise RecipeError(
-                f"ladder.budgets: {list(self.budgets)} are not positive FLOPs; give [1e19, 1e20]"
+                f"ladder.tokens_per_parameter: [{low:g}, {high:g}] is not [least, most]; swap them"
             )
         if len(set(self.budgets)) != len(self.budgets):
             raise RecipeError(f"ladder.budgets: {list(self.budgets)} names one twice; leave one out")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curriculum.errors import RecipeError, nearest
+from curriculum.fields import declared, require_bounds
 
 
 def _require(condition: bool, key: str, value: object, fix: str) -> None:
@@ -29,12 +30,12 @@ class ConceptSpec:
     """The Concept Module and its product quantiser (NCP spec 2.3 - 2.6)."""
 
     enabled: bool = True
-    chunk_size: int = 4  # k: tokens in one concept
-    segments: int = 32  # S: parts of a concept vector, each with a codebook of its own
-    entries: int = 128  # N: codewords in a codebook
+    chunk_size: int = declared(4, at_least=1, at_most=65_536)  # k: tokens in one concept
+    segments: int = declared(32, at_least=1, at_most=1_048_576)  # S: parts of a concept, a codebook for each
+    entries: int = declared(128, at_least=1, at_most=16_777_216)  # N: codewords in a codebook
     mix: str = "softmax"  # softmax (convex hull of the codewords) | raw_logits (released checkpoint)
     readout: str = "codebook"  # what is injected: codebook (the mixture) | hidden (the module's normed state)
-    rope_stride: int = 1  # RoPE position of chunk j is j * rope_stride
+    rope_stride: int = declared(1, at_least=1)  # RoPE position of chunk j is j * rope_stride
     codebook_init: str = "data"  # data (segments of real chunks) | normal (truncated normal, as the blocks)
 
 
@@ -42,7 +43,7 @@ class ConceptSpec:
 class NcpSpec:
     """The next-concept prediction loss (NCP spec 6)."""
 
-    weight: float = 1.0  # alpha, on the mean squared error per element
+    weight: float = declared(1.0, at_least=0)  # alpha, on the mean squared error per element
     target: str = "normed"  # normed (layer-normed pooled state) | pooled
     grad_to_codebook: bool = False  # whether this loss moves the codebooks
     loss: str = "mse"  # mse (against the vector) | ce (against the next chunk's codes)
@@ -52,7 +53,7 @@ class NcpSpec:
 class VqSpec:
     """The codebook loss (NCP spec 6)."""
 
-    weight: float = 1.0  # beta, on the mean squared error per element
+    weight: float = declared(1.0, at_least=0)  # beta, on the mean squared error per element
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class InitSpec:
     method: str = (
         "scaled"  # scaled: std sqrt(2 / (5 d)), outputs / sqrt(2 * depth) | normal: one std everywhere
     )
-    std: float | None = None  # overrides the method's base standard deviation (normal: 0.02)
+    std: float | None = declared(None, above=0, at_most=100)  # instead of the method's base (normal: 0.02)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,25 +95,27 @@ class ModelSpec:
     Defaults are the 8.94B model. Raises RecipeError on any combination that cannot be built.
     """
 
-    hidden_size: int = 4096
-    intermediate_size: int = 11008
-    num_heads: int = 32
-    encoder_layers: int = 16
-    concept_layers: int = 8
-    decoder_layers: int = 16
-    vocab_size: int = 100_278
-    max_sequence_length: int = 8192
-    rope_theta: float = 500_000.0
-    norm_eps: float = 1e-6
+    hidden_size: int = declared(4096, at_least=1, at_most=1_048_576)
+    intermediate_size: int = declared(11008, at_least=1, at_most=16_777_216)
+    num_heads: int = declared(32, at_least=1, at_most=1_048_576)
+    encoder_layers: int = declared(16, at_least=0, at_most=1_000)
+    concept_layers: int = declared(8, at_least=0, at_most=1_000)
+    decoder_layers: int = declared(16, at_least=0, at_most=1_000)
+    vocab_size: int = declared(100_278, at_least=1, at_most=10_000_000)
+    max_sequence_length: int = declared(8192, at_least=1, at_most=16_777_216)
+    rope_theta: float = declared(500_000.0, above=1)
+    norm_eps: float = declared(1e-6, above=0, below=1)
     qk_norm: str = "layer"  # layer (over the whole vector) | head (the cure for logit growth under Muon)
-    window: int = 4096  # keys seen by local attention
+    window: int = declared(4096, at_least=1)  # keys seen by local attention
     window_includes_self: bool = (
         True  # False: `window` keys to the left plus the token itself, as Megatron counts
     )
-    full_attention_every: int = 4  # layer n of each tower, counted from 1, sees everything if n % this == 0
+    full_attention_every: int = declared(
+        4, at_least=1
+    )  # layer n of a tower, from 1, sees all if n % this == 0
     fusion: str = "normed_add"  # normed_add | add
     fusion_alpha_init: float = 0.1
-    z_loss: float = 1e-5
+    z_loss: float = declared(1e-5, at_least=0)
     concept: ConceptSpec = field(default_factory=ConceptSpec)
     ncp: NcpSpec = field(default_factory=NcpSpec)
     vq: VqSpec = field(default_factory=VqSpec)
@@ -142,23 +145,7 @@ class ModelSpec:
 
     def validate(self) -> None:
         """Raise RecipeError naming the key, the value and the fix."""
-        for key in (
-            "hidden_size",
-            "intermediate_size",
-            "num_heads",
-            "vocab_size",
-            "max_sequence_length",
-            "window",
-        ):
-            _require(getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1")
-        for key in ("encoder_layers", "concept_layers", "decoder_layers"):
-            _require(getattr(self, key) >= 0, key, getattr(self, key), "must not be negative")
-        _require(
-            self.full_attention_every >= 1, "full_attention_every", self.full_attention_every, "must be >= 1"
-        )
-        _require(self.norm_eps > 0, "norm_eps", self.norm_eps, "must be positive")
-        _require(self.rope_theta > 1, "rope_theta", self.rope_theta, "must exceed 1")
-        _require(self.z_loss >= 0, "z_loss", self.z_loss, "must not be negative")
+        require_bounds(self, "model")
         _require(
             self.hidden_size % self.num_heads == 0,
             "num_heads",
@@ -175,9 +162,6 @@ class ModelSpec:
         _require_choice("fusion", self.fusion, ("normed_add", "add"))
         _require_choice("irc.cond", self.irc.cond, ("state", "delta"))
         _require_choice("init.method", self.init.method, ("scaled", "normal"))
-        _require(
-            self.init.std is None or self.init.std > 0, "init.std", self.init.std, "must be positive or null"
-        )
         if self.concept.enabled:
             self._validate_concept()
         else:
@@ -193,10 +177,6 @@ class ModelSpec:
 
     def _validate_concept(self) -> None:
         concept = self.concept
-        for key in ("chunk_size", "segments", "entries", "rope_stride"):
-            _require(
-                getattr(concept, key) >= 1, f"concept.{key}", getattr(concept, key), "must be at least 1"
-            )
         for key in ("encoder_layers", "concept_layers", "decoder_layers"):
             _require(
                 getattr(self, key) >= 1, key, getattr(self, key), "must be at least 1 with concept.enabled"
@@ -212,8 +192,6 @@ class ModelSpec:
         _require_choice("concept.codebook_init", concept.codebook_init, ("data", "normal"))
         _require_choice("ncp.target", self.ncp.target, ("normed", "pooled"))
         _require_choice("ncp.loss", self.ncp.loss, ("mse", "ce"))
-        for key, weight in (("ncp.weight", self.ncp.weight), ("vq.weight", self.vq.weight)):
-            _require(weight >= 0, key, weight, "must not be negative")
         if self.crc.enabled:
             _require(
                 self.encoder_layers >= 2,

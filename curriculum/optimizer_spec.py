@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from curriculum.errors import RecipeError
+from curriculum.fields import declared, require_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,37 +18,35 @@ class OptimizerSpec:
     RMS-matched 0.2 at OLMo's 3e-4. Weight decay is decoupled, and zero on the embedding and on every vector or scalar.
     """
 
-    lr: float
-    weight_decay: float = 0.1
-    grad_clip: float = 1.0
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
+    lr: float = declared(above=0)
+    weight_decay: float = declared(0.1, at_least=0)
+    grad_clip: float | None = declared(1.0, above=0, fix="use null for no clipping")
+    """Largest norm of the whole gradient; null: no clipping."""
+    betas: tuple[float, float] = declared((0.9, 0.95), at_least=0, below=1)
+    eps: float = declared(1e-8, above=0, below=1)
     matrices: str = "muon"  # muon | adamw
-    muon_momentum: float = 0.95
-    muon_rms_scale: float = 1.0
+    muon_momentum: float = declared(0.95, at_least=0, below=1)
+    muon_rms_scale: float = declared(1.0, above=0)
     codebooks: str = "adamw"  # adamw | muon: orthogonalising moves unused codewords as much as used ones
 
     def __post_init__(self) -> None:
         self.validate()
 
+    @property
+    def clip_norm(self) -> float:
+        """`grad_clip` as a number: infinity where nothing is clipped."""
+        return math.inf if self.grad_clip is None else self.grad_clip
+
     def validate(self) -> None:
         """Raise RecipeError naming the key, the value and the fix."""
-        checks = (
-            ("lr", self.lr, self.lr > 0, "must be positive"),
-            ("weight_decay", self.weight_decay, self.weight_decay >= 0, "must not be negative"),
-            ("grad_clip", self.grad_clip, self.grad_clip > 0, "must be positive; use inf for no clipping"),
-            (
-                "betas",
-                self.betas,
-                len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas),
-                "two numbers in [0, 1)",
-            ),
-            ("eps", self.eps, self.eps > 0, "must be positive"),
-            ("matrices", self.matrices, self.matrices in ("muon", "adamw"), "use muon or adamw"),
-            ("muon_momentum", self.muon_momentum, 0 <= self.muon_momentum < 1, "must be in [0, 1)"),
-            ("muon_rms_scale", self.muon_rms_scale, self.muon_rms_scale > 0, "must be positive"),
-            ("codebooks", self.codebooks, self.codebooks in ("muon", "adamw"), "use adamw or muon"),
-        )
-        for key, value, valid, fix in checks:
-            if not valid:
-                raise RecipeError(f"optimizer.{key} = {value!r}: {fix}")
+        require_bounds(self, "optimizer")
+        for key, value in (("matrices", self.matrices), ("codebooks", self.codebooks)):
+            if value not in ("muon", "adamw"):
+                raise RecipeError(f"optimizer.{key} = {value!r}: use muon or adamw")
+        if len(self.betas) != 2:
+            raise RecipeError(f"optimizer.betas = {self.betas!r}: two numbers in [0, 1)")
+        if self.lr * self.weight_decay >= 1:
+            raise RecipeError(
+                f"optimizer.weight_decay = {self.weight_decay!r}: times lr {self.lr:g} it is 1 or more, which turns every weight "
+                "around; lower one of the two"
+            )

@@ -51,9 +51,9 @@ class SourceSpec:
     """`stdlib-code` or `stdlib-prose`: real text of this Python installation, laid out once into storage."""
     globs: tuple[str, ...] = ("**/*.jsonl.zst", "**/*.jsonl.gz", "**/*.jsonl", "**/*.parquet")
     """Which files below the location belong to the source; explicit, so that nothing is picked by listing order."""
-    tokens: int | None = None
+    tokens: int | None = declared(None, at_least=1)
     """As published, for plans made before anything is staged; never part of an identity."""
-    documents: int | None = None
+    documents: int | None = declared(None, at_least=1)
     special_tokens: str = "text"
     """`text`: a literal `<|endoftext|>` in a document is text. `keep`: it is the control token (StackEdu-FIM)."""
     token_dtype: str = declared("", absent_at="")
@@ -66,10 +66,10 @@ class SourceSpec:
 class TokenizerTraining:
     """A byte-level BPE trained by a step of the DAG, for runs too small for the 100,278-entry dolma2 vocabulary."""
 
-    vocab_size: int = 6144
+    vocab_size: int = declared(6144, at_least=257, at_most=10_000_000)
     sources: tuple[str, ...] = ()
     """Trained on these sources; empty means the sources of the first stage's mixture."""
-    max_bytes_per_source: int = 8_000_000
+    max_bytes_per_source: int = declared(8_000_000, at_least=1)
     """Only the first bytes of each source, in pin order: enough for a small vocabulary, bounded at any size."""
 
 
@@ -90,14 +90,14 @@ class TokenizerSpec:
 class DataSpec:
     """How documents become shards (design, section 4)."""
 
-    shard_tokens: int = 32 * 1024 * 1024
+    shard_tokens: int = declared(32 * 1024 * 1024, at_least=1)
     """A shard is closed once it holds this many tokens."""
-    group_bytes: int = 256 * 1024 * 1024
+    group_bytes: int = declared(256 * 1024 * 1024, at_least=1)
     """Input files are grouped, in pin order, into units of staging work of at least this many bytes."""
-    heldout_fraction: float = 0.001
+    heldout_fraction: float = declared(0.001, at_least=0, below=1)
     """Share of documents held out, chosen by a hash of their normalised text, so duplicates go together."""
-    max_line_bytes: int = 256 * 1024 * 1024
-    bad_line_tolerance: float = 0.001
+    max_line_bytes: int = declared(256 * 1024 * 1024, at_least=1)
+    bad_line_tolerance: float = declared(0.001, at_least=0, at_most=1)
     """Share of unreadable lines above which a source is refused."""
 
 
@@ -115,12 +115,12 @@ class ScheduleSpec:
 
     kind: str = "cosine"
     """`cosine`, `linear` or `constant`, after a linear warm-up."""
-    warmup_steps: int = 0
-    final_ratio: float = 0.1
+    warmup_steps: int = declared(0, at_least=0)
+    final_ratio: float = declared(0.1, at_least=0, at_most=1)
     """LR at the horizon as a share of the peak."""
-    half_from_step: int | None = None
+    half_from_step: int | None = declared(None, at_least=0)
     """A cosine that was re-planned half way (OLMo 3 7B): from this step on, the second half of a longer one, ..."""
-    half_horizon_tokens: int | None = None
+    half_horizon_tokens: int | None = declared(None, at_least=1)
     """... which ends here."""
 
 
@@ -141,13 +141,13 @@ class EvaluationSpec:
     """What is measured on the milestone at the stage's stop."""
 
     suites: tuple[str, ...] = ("quick",)
-    limit: int = 0
+    limit: int = declared(0, at_least=0)
     """Examples per family, drawn with a fixed seed; 0 means all."""
-    heldout_tokens: int = 262_144
+    heldout_tokens: int = declared(262_144, at_least=0)
     """At most this many held-out tokens per source."""
     when: str = "before_next_stage"
     """`before_next_stage`, or `beside`: while the next stage trains, on resources of its own. Part of no identity."""
-    every_steps: int = 0
+    every_steps: int = declared(0, at_least=0)
     """Also evaluate the milestones at multiples of this step; 0: only the one at the stop."""
     data: str = ""
     """A source of questions in the published package's layout, instead of it; the questions' content is then identity."""
@@ -157,11 +157,11 @@ class EvaluationSpec:
 class StabilitySpec:
     """Skipping optimizer steps whose loss or gradient norm is an outlier, as OLMo 3's optimizer does."""
 
-    skip_sigmas: float = 6.0
+    skip_sigmas: float = declared(6.0, at_least=0)
     """Standard deviations above the window's mean beyond which a step is skipped; 0 switches this off."""
-    window: int = 128
+    window: int = declared(128, at_least=2, at_most=1_000_000)
     """Steps that are looked back on; nothing is skipped before half of it is there."""
-    max_skips: int = 20
+    max_skips: int = declared(20, at_least=0)
     """Training stops, keeping its last milestone, when more steps than this were skipped in the stage; 0: never."""
 
 
@@ -179,26 +179,26 @@ class GateSpec:
 class StageSpec:
     """One stage of the curriculum (design, section 5)."""
 
-    mixture: Mapping[str, float]
+    mixture: Mapping[str, float] = declared(above=0)
     """Source -> weight; weights need not sum to one."""
-    tokens: int
+    tokens: int = declared(at_least=1)
     """Where the stage stops. Not part of the trajectory's identity: raising it continues the stage."""
-    horizon_tokens: int | None = None
+    horizon_tokens: int | None = declared(None, at_least=1)
     """Where the schedule ends; None means `tokens`. Part of the identity: it bends the LR curve."""
-    sequence_length: int = 8192
-    global_batch_tokens: int = 4_194_304
+    sequence_length: int = declared(8192, at_least=2, at_most=16_777_216)
+    global_batch_tokens: int = declared(4_194_304, at_least=1)
     optimizer: OptimizerSpec
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     stability: StabilitySpec = field(default_factory=StabilitySpec)
-    seed: int = 0
+    seed: int = declared(0, at_least=0)
     init: InitSpec = field(default_factory=InitSpec)
     packing: str = "stream"
     """`stream`: attention and chunks cross documents, as in OLMo 3's first two stages. `doc`: they start anew with each."""
     repetition_filter: bool = False
     """Leave windows in which a short pattern repeats without labels (OLMo-core's instance filter: 1-13 tokens, 32 times)."""
-    order_block: int = 65_536
+    order_block: int = declared(65_536, at_least=1, at_most=1_048_576)
     """K: the mixture is exact in every block of K windows."""
-    max_repetition: float = 1.0
+    max_repetition: float = declared(1.0, above=0)
     """How often a window of one source may be drawn, at most, before the stop."""
     on_shortage: str = "error"
     """`error` or `repeat`: what to do when a source holds fewer windows than `max_repetition` allows for."""
@@ -212,7 +212,9 @@ class NotifySpec:
     """Whom to tell when a run is done, failed or refused, and of every alert."""
 
     url: str = ""
-    """A webhook that takes JSON. A secret one belongs into the environment, as NCP_NOTIFY_URL, which is kept nowhere."""
+    """A webhook that takes JSON, on this machine or at the root of another. Any other address is a secret: name its variable."""
+    url_env: str = ""
+    """The environment variable of the driver that holds the webhook's URL. Only the name is kept."""
     command: str = ""
     """A command line that gets the same JSON on its standard input."""
 
@@ -221,62 +223,62 @@ class NotifySpec:
 class RuntimeSpec:
     """Where and how fast. Never part of an identity."""
 
-    num_workers: int | tuple[int, int] = 2
+    num_workers: int | tuple[int, int] = declared(2, at_least=1, at_most=1_000_000)
     """Training workers; `[min, max]` is elastic: as many as the cluster has room for, asked at every attempt, and more
     from a milestone on when there is room for more (jobs/training/elastic.py)."""
-    elastic_check_seconds: float = 30.0
+    elastic_check_seconds: float = declared(30.0, above=0)
     """How often an elastic stage looks for room for more workers."""
-    shard_size: int = 0
+    shard_size: int = declared(0, at_least=0)
     """Workers over which one copy of the model is sharded, the copies being replicas (HSDP); 0 shards over all of them.
     The number of workers must be a multiple of it."""
     activation_checkpointing: bool = False
     """Recompute each transformer block in the backward pass instead of keeping its activations."""
     compile: bool = False
     """torch.compile for each layer. Minutes at the start of every attempt; of no use on a CPU."""
-    peak_flops_per_worker: float = 0.0
+    peak_flops_per_worker: float = declared(0.0, at_least=0)
     """What a worker's device could do, in operations per second at the compute precision; 0: no `mfu` column."""
-    cpus_per_worker: float = 0.5
-    gpus_per_worker: float = 0.0
-    micro_batch_size: int = 4
+    cpus_per_worker: float = declared(0.5, above=0)
+    gpus_per_worker: float = declared(0.0, at_least=0)
+    micro_batch_size: int = declared(4, at_least=1)
     """Sequences per worker and forward pass; gradient accumulation makes up the global batch."""
-    staging_tasks: int = 2
-    staging_cpus_per_task: float = 0.5
-    checkpoint_every_steps: int = 1000
+    staging_tasks: int = declared(2, at_least=1)
+    staging_cpus_per_task: float = declared(0.5, above=0)
+    checkpoint_every_steps: int = declared(1000, at_least=1)
     """Ephemeral milestones: what a crash may cost at most. The newest is kept, and the stage's last for ever."""
-    permanent_checkpoint_every_steps: int = 0
+    permanent_checkpoint_every_steps: int = declared(0, at_least=0)
     """Milestones that are kept for ever, written even between ephemeral ones; 0: only those that a run or stage ends at."""
     async_checkpoints: bool = True
     """Write milestones beside the training, from a copy of the state in host memory; false saves that memory."""
-    log_every_steps: int = 1
-    parallel_steps: int = 2
+    log_every_steps: int = declared(1, at_least=1)
+    parallel_steps: int = declared(2, at_least=1, at_most=1_000)
     """Independent steps that run at the same time: sources being staged, evaluations beside training."""
-    retries: int = 3
+    retries: int = declared(3, at_least=0)
     """New attempts at a step after infrastructure failures (a lost worker, a full disk) with no milestone between them."""
-    preemption_retries: int = 1000
+    preemption_retries: int = declared(1000, at_least=0)
     """New attempts after the machine was taken away by whoever lent it. Bad input is never tried again."""
-    retry_backoff_seconds: float = 1.0
+    retry_backoff_seconds: float = declared(1.0, at_least=0)
     """Pause before the first new attempt, doubled with each further failure, half of it drawn at random."""
-    retry_backoff_limit_seconds: float = 300.0
-    node_wait_seconds: float = 600.0
+    retry_backoff_limit_seconds: float = declared(300.0, at_least=0)
+    node_wait_seconds: float = declared(600.0, at_least=0)
     """How long a run waits at its start for a cluster that is still too small, before it says so and ends."""
     cluster_grows: bool = False
     """An autoscaler adds nodes when a step asks for them: a cluster that is too small at the start is only mentioned."""
-    threads_per_worker: int = 1
+    threads_per_worker: int = declared(1, at_least=1, at_most=1_024)
     """CPU threads of a training worker; two are slower than one when cores are shared."""
-    local_cpus: int = 2
+    local_cpus: int = declared(2, at_least=1, at_most=65_536)
     """Logical CPUs of the local Ray that `ncp run` starts when no cluster is named."""
-    object_store_mib: int = 256
+    object_store_mib: int = declared(256, at_least=75)
     shard_cache_dir: str = ""
     """With remote storage: a local folder for whole shards, used when the stage's mixture fits in `shard_cache_bytes`."""
-    shard_cache_bytes: int = 0
-    hang_timeout_seconds: float = 1800.0
+    shard_cache_bytes: int = declared(0, at_least=0)
+    hang_timeout_seconds: float = declared(1800.0, at_least=0)
     """A worker that takes no step for this long is dumped and ended; 0 switches this off."""
     locations: Mapping[str, str] = field(default_factory=dict)
     """Name of a source, or of a checkpoint that a stage starts from -> directory or URL. Builtin sources need none."""
     notify: NotifySpec = field(default_factory=NotifySpec)
-    alert_dead_codebook_share: float = 0.5
+    alert_dead_codebook_share: float = declared(0.5, at_least=0, at_most=1)
     """Alert when a larger share of the codewords stays unused."""
-    evaluation_actors: int = 2
+    evaluation_actors: int = declared(2, at_least=1)
     """Actors of an evaluation, each as large as a training worker; the numbers do not depend on how many."""
     unsafe_execution: bool = False
     """Run generated programs where they cannot be contained."""
@@ -304,12 +306,12 @@ class Recipe:
     data: DataSpec = field(default_factory=DataSpec)
     model: ModelSpec
     precision: PrecisionSpec = field(default_factory=PrecisionSpec)
-    mixes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    mixes: Mapping[str, Mapping[str, float]] = declared(default_factory=dict, above=0)
     """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""
     ladder: LadderSpec | None = None
     """Sizes by budgets for a scaling law (`ncp scaling`), made of the first stage. Part of no identity."""
-    generations: Mapping[str, int] = field(default_factory=dict)
+    generations: Mapping[str, int] = declared(default_factory=dict, at_least=0)
     """Step name -> how often it was asked to be computed anew (`--force`). Above 0 it is part of the step's identity."""
     runtime: RuntimeSpec = field(default_factory=RuntimeSpec)

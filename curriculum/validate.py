@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 
 from curriculum.errors import RecipeError, nearest
+from curriculum.mixture import block_counts
 from curriculum.schema import Recipe, StageSpec
+from curriculum.tokens import ceil_div, horizon_steps, stage_steps
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
-_CREDENTIALS = re.compile(
-    r"://[^/\s@]+@|[?&][\w.-]*(key|token|secret|signature|password|credential|sig)[\w.-]*=", re.IGNORECASE
-)
-"""A user before the host, or a key in the query."""
 TOKEN_TYPES = ("", "uint8", "uint16", "uint32", "int32", "int64")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_IN_PROJECTS = re.compile(r"[/\\#?%:\s]")
+"""What W&B takes in no project's name."""
+MAX_EVALUATIONS = 1000
+"""Milestones of one stage that are evaluated."""
 BUILTIN_SOURCES = ("stdlib-code", "stdlib-prose")
 
 
@@ -35,16 +38,8 @@ def validate(recipe: Recipe) -> None:
     for name in recipe.runtime.locations:
         if name not in recipe.sources and name not in origins:
             raise RecipeError(f"runtime.locations.{name}: no such source; {nearest(name, recipe.sources)}")
-        if _CREDENTIALS.search(recipe.runtime.locations[name]):
-            raise RecipeError(
-                f"runtime.locations.{name}: the URL carries credentials, which would be kept in the run's record; "
-                "leave them out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN, or a profile"
-            )
     _check_tokenizer(recipe)
-    if not 0 <= recipe.data.heldout_fraction < 1:
-        raise RecipeError(
-            f"data.heldout_fraction: {recipe.data.heldout_fraction} is not in [0, 1); use 0.001"
-        )
+    _check_mixes(recipe)
     for part in ("param", "reduce"):
         _one_of(f"precision.{part}", getattr(recipe.precision, part), ("float32", "bfloat16"))
     _check_runtime(recipe)
@@ -63,8 +58,6 @@ def validate(recipe: Recipe) -> None:
 def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]) -> None:
     key = f"stages.{name}"
     length, chunk = stage.sequence_length, recipe.model.concept.chunk_size
-    _positive(f"{key}.sequence_length", length)
-    _positive(f"{key}.global_batch_tokens", stage.global_batch_tokens)
     if recipe.model.concept.enabled and length % chunk:
         raise RecipeError(
             f"{key}.sequence_length: {length} is not divisible by model.concept.chunk_size {chunk}; use {length // chunk * chunk or chunk}"
@@ -88,22 +81,16 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
         )
     if not stage.mixture:
         raise RecipeError(f"{key}.mixture: empty; name at least one source and its weight")
-    for source, weight in stage.mixture.items():
+    for source in stage.mixture:
         if source not in recipe.sources:
             raise RecipeError(f"{key}.mixture.{source}: no such source; {nearest(source, recipe.sources)}")
-        if not (math.isfinite(weight) and weight > 0):
-            raise RecipeError(
-                f"{key}.mixture.{source}: {weight} is not a positive weight; use a number above 0 or leave it out"
-            )
     if stage.order_block < len(stage.mixture):
         raise RecipeError(
             f"{key}.order_block: {stage.order_block} is less than the {len(stage.mixture)} sources; use 65536"
         )
+    _check_shares(f"{key}.mixture", stage.mixture, stage.order_block)
     _one_of(f"{key}.schedule.kind", stage.schedule.kind, ("cosine", "linear", "constant"))
-    if (stage.schedule.half_from_step is None) != (stage.schedule.half_horizon_tokens is None):
-        raise RecipeError(
-            f"{key}.schedule.half_from_step: needs half_horizon_tokens beside it; give both or neither"
-        )
+    _check_schedule(key, stage)
     _one_of(f"{key}.packing", stage.packing, ("stream", "doc"))
     _one_of(f"{key}.on_shortage", stage.on_shortage, ("error", "repeat"))
     _one_of(f"{key}.init.load", stage.init.load, ("weights", "weights+optimizer", "full"))
@@ -116,8 +103,56 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
     _check_evaluation(recipe, key, stage)
     if stage.gate is not None and stage.gate.max is None and stage.gate.min is None:
         raise RecipeError(f"{key}.gate: {stage.gate.metric!r} has no bound; give gate.max or gate.min")
+    if stage.gate is not None and _above(stage.gate.min, stage.gate.max):
+        raise RecipeError(
+            f"{key}.gate.min: {stage.gate.min:g} is above gate.max {stage.gate.max:g}, so nothing could pass; swap them"
+        )
     if stage.init.from_ is not None:
         _check_init(recipe, name, stage, stage.init.from_, earlier)
+
+
+def _check_shares(key: str, weights: Mapping[str, float], block: int) -> None:
+    """Every source gets a window of each block at least."""
+    try:
+        block_counts(weights, block)
+    except ValueError as error:
+        raise RecipeError(f"{key.removesuffix('.mixture')}.{error}") from error
+
+
+def _check_schedule(key: str, stage: StageSpec) -> None:
+    schedule = stage.schedule
+    if (schedule.half_from_step is None) != (schedule.half_horizon_tokens is None):
+        raise RecipeError(
+            f"{key}.schedule.half_from_step: needs half_horizon_tokens beside it; give both or neither"
+        )
+    end = max(horizon_steps(stage), stage_steps(stage) if schedule.kind == "constant" else 0)
+    if schedule.half_from_step is not None and schedule.half_horizon_tokens is not None:
+        if schedule.kind != "cosine":
+            raise RecipeError(
+                f"{key}.schedule.half_from_step: is for a cosine; schedule.kind is {schedule.kind}"
+            )
+        end = ceil_div(schedule.half_horizon_tokens, stage.global_batch_tokens)
+        if not schedule.warmup_steps <= schedule.half_from_step < end:
+            raise RecipeError(
+                f"{key}.schedule.half_from_step: {schedule.half_from_step} is not between the end of warm-up "
+                f"({schedule.warmup_steps}) and the step where half_horizon_tokens ends ({end})"
+            )
+    if schedule.warmup_steps > end:
+        raise RecipeError(
+            f"{key}.schedule.warmup_steps: {schedule.warmup_steps} is beyond the {end} steps of the schedule; lower it, or raise "
+            "horizon_tokens or tokens"
+        )
+
+
+def _check_mixes(recipe: Recipe) -> None:
+    for name, mix in recipe.mixes.items():
+        for source in mix:
+            if source not in recipe.sources:
+                raise RecipeError(f"mixes.{name}.{source}: no such source; {nearest(source, recipe.sources)}")
+
+
+def _above(low: float | None, high: float | None) -> bool:
+    return low is not None and high is not None and low > high
 
 
 def _check_init(recipe: Recipe, name: str, stage: StageSpec, origin: str, earlier: list[str]) -> None:
@@ -131,6 +166,16 @@ def _check_init(recipe: Recipe, name: str, stage: StageSpec, origin: str, earlie
             )
         return
     parent = recipe.stages[origin]
+    if stage.init.load != "weights":
+        for name_of, ours, theirs in (
+            (part, getattr(stage.optimizer, part), getattr(parent.optimizer, part))
+            for part in ("matrices", "codebooks")
+        ):
+            if ours != theirs:
+                raise RecipeError(
+                    f"stages.{name}.optimizer.{name_of}: {ours}, and the moments of {origin}, which {key}.load: "
+                    f"{stage.init.load} takes over, are {theirs}'s; make them equal, or load: weights"
+                )
     if stage.init.load == "full" and parent.global_batch_tokens != stage.global_batch_tokens:
         raise RecipeError(
             f"{key}.load: full goes on at {origin}'s step, so stages.{name}.global_batch_tokens must be its "
@@ -144,8 +189,11 @@ def _check_init(recipe: Recipe, name: str, stage: StageSpec, origin: str, earlie
 
 def _check_evaluation(recipe: Recipe, key: str, stage: StageSpec) -> None:
     every, data = stage.evaluation.every_steps, stage.evaluation.data
-    if every < 0:
-        raise RecipeError(f"{key}.evaluation.every_steps: {every} is negative; use 0 for none")
+    if every and stage_steps(stage) // every > MAX_EVALUATIONS:
+        raise RecipeError(
+            f"{key}.evaluation.every_steps: {every} asks for {stage_steps(stage) // every} evaluations; use at least "
+            f"{stage_steps(stage) // MAX_EVALUATIONS + 1}"
+        )
     if data and data not in recipe.sources:
         raise RecipeError(f"{key}.evaluation.data: no source {data!r}; {nearest(data, recipe.sources)}")
     if data and recipe.sources[data].builtin is not None:
@@ -158,7 +206,7 @@ def _check_tokenizer(recipe: Recipe) -> None:
     if len(given) != 1:
         raise RecipeError(
             "tokenizer: give exactly one of tokenizer.name (such as dolma2), tokenizer.file and tokenizer.train; there is "
-            f"{' and '.join(given) or 'none'}"
+            f"{' and '.join(given) or 'none'}; null takes one away"
         )
     if tokenizer.train is None:
         if tokenizer.sha256 is None:
@@ -184,49 +232,38 @@ def _check_tokenizer(recipe: Recipe) -> None:
 
 def _check_runtime(recipe: Recipe) -> None:
     runtime = recipe.runtime
-    for name in (
-        "min_workers",
-        "micro_batch_size",
-        "staging_tasks",
-        "checkpoint_every_steps",
-        "log_every_steps",
-        "evaluation_actors",
-        "local_cpus",
-        "parallel_steps",
-    ):
-        key = "num_workers" if name == "min_workers" else name
-        _positive(f"runtime.{key}", getattr(runtime, name))
-    for name in (
-        "retries",
-        "preemption_retries",
-        "retry_backoff_seconds",
-        "retry_backoff_limit_seconds",
-        "permanent_checkpoint_every_steps",
-    ):
-        if getattr(runtime, name) < 0:
-            raise RecipeError(f"runtime.{name}: {getattr(runtime, name)} is negative; use 0 or more")
-    for name in ("cpus_per_worker", "staging_cpus_per_task"):
-        if not getattr(runtime, name) > 0:
-            raise RecipeError(
-                f"runtime.{name}: {getattr(runtime, name)} is not positive; use 0.5 on a small machine"
-            )
-
     if runtime.min_workers > runtime.max_workers:
         raise RecipeError(
             f"runtime.num_workers: [{runtime.min_workers}, {runtime.max_workers}] is not [min, max]; the first must not be larger"
-        )
-    if runtime.shard_size < 0:
-        raise RecipeError(
-            f"runtime.shard_size: {runtime.shard_size} is negative; use 0 to shard over all workers"
         )
     if runtime.shard_size and any(n % runtime.shard_size for n in (runtime.min_workers, runtime.max_workers)):
         raise RecipeError(
             f"runtime.shard_size: {runtime.shard_size} does not divide runtime.num_workers {runtime.num_workers}; "
             "choose one that does, or 0 to shard over all workers"
         )
-    if runtime.peak_flops_per_worker < 0:
+    if runtime.retry_backoff_seconds > runtime.retry_backoff_limit_seconds:
         raise RecipeError(
-            f"runtime.peak_flops_per_worker: {runtime.peak_flops_per_worker} is negative; use 0 for no MFU"
+            f"runtime.retry_backoff_seconds: {runtime.retry_backoff_seconds:g} is above retry_backoff_limit_seconds "
+            f"{runtime.retry_backoff_limit_seconds:g}; lower it"
+        )
+    if runtime.gpus_per_worker > 1 and not float(runtime.gpus_per_worker).is_integer():
+        raise RecipeError(
+            f"runtime.gpus_per_worker: {runtime.gpus_per_worker:g} is above 1 and not whole; use 1"
+        )
+    project = runtime.wandb_project
+    if project and (_NOT_IN_PROJECTS.search(project) or len(project) > 128):
+        raise RecipeError(
+            f"runtime.wandb_project: {project[:140]!r} is no project's name; W&B takes at most 128 characters, without blanks "
+            "and / \\ # ? % :"
+        )
+    if runtime.notify.url_env and not _VARIABLE.fullmatch(runtime.notify.url_env):
+        raise RecipeError(
+            f"runtime.notify.url_env: {runtime.notify.url_env!r} is no name of an environment variable; "
+            "write one such as NCP_NOTIFY_URL, which holds the URL"
+        )
+    if runtime.notify.url and not runtime.notify.url.startswith(("http://", "https://")):
+        raise RecipeError(
+            f"runtime.notify.url: {runtime.notify.url!r} is neither http nor https; give a webhook's URL"
         )
 
 
@@ -238,8 +275,3 @@ def _check_name(key: str, name: str) -> None:
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise RecipeError(f"{key}: {value!r} is not one of {', '.join(allowed)}; {nearest(value, allowed)}")
-
-
-def _positive(key: str, value: int) -> None:
-    if value < 1:
-        raise RecipeError(f"{key}: {value} is not positive; use 1 or more")

@@ -12,7 +12,6 @@ from jobs.cluster.preflight_costs import preflight_costs
 from jobs.cluster.ray_alive import check_ray, lost_ray
 from jobs.cluster.ray_session import ray_session
 from jobs.collection import starting
-from jobs.evaluation.suites import find_suite
 from jobs.gates import accept_gate
 from jobs.graph import (
     build_graph,
@@ -25,7 +24,9 @@ from jobs.graph import (
 from jobs.monitoring.display import RunDisplay
 from jobs.monitoring.notify import Notifier
 from jobs.monitoring.run_log import RunLog
-from jobs.runs import check_run_name, record_run
+from jobs.plan.checks import check_before_work
+from jobs.plan.supply import stage_draws
+from jobs.runs import check_run_name, record_run, run_records
 from jobs.selection import (
     Selection,
     check_only,
@@ -34,7 +35,6 @@ from jobs.selection import (
     wanted_steps,
     with_forced,
 )
-from jobs.steps.cleaning import check_cleaning
 from jobs.stop import (
     StoppedByRequest,
     check_submission,
@@ -106,17 +106,9 @@ def pin_sources(storage: Storage, recipe: Recipe, say: Callable[[str], None]) ->
     return pins
 
 
-def check_suites(recipe: Recipe) -> None:
-    """Raise SuiteError for an evaluation suite that does not exist."""
-    for stage in recipe.stages.values():
-        for suite in stage.evaluation.suites:
-            find_suite(suite)
-
-
 def check_inputs(storage: Storage, recipe: Recipe) -> None:
-    """Raise InputError for what the recipe names and can be looked at before any work: suites, filters, tokenizer."""
-    check_suites(recipe)
-    check_cleaning(recipe)
+    """Raise InputError for what can be looked at before any work: suites, gates, filters, and the tokenizer's file."""
+    check_before_work(recipe)
     if recipe.tokenizer.train is None and not StepStore(storage, build_graph(recipe, {})[0].key).receipt():
         check_published_tokenizer(recipe)
 
@@ -138,7 +130,19 @@ def plan_recipe(storage: Storage, recipe: Recipe) -> tuple[Planned, list[Planned
     """The plan, from what is known now. Writes nothing."""
     check_inputs(storage, recipe)
     planned = resolve(recipe, known_pins(storage, recipe))
-    return planned, make_plan(planned.steps, storage)
+    return planned, make_plan(planned.steps, storage, comparable=_of_this_recipe(storage, recipe))
+
+
+def _of_this_recipe(storage: Storage, recipe: Recipe) -> Callable[[Step, str], bool]:
+    """Whether a stored step may explain what is new about one of ours. Another recipe's tokenizer explains nothing."""
+    own = {
+        step["key"]
+        for record in run_records(storage)
+        if record.get("recipe", {}).get("recipe") == recipe.recipe
+        for step in record.get("steps", ())
+        if step["kind"] == "tokenizer"
+    }
+    return lambda step, key: step.kind != "tokenizer" or key in own
 
 
 def prepare_run(
@@ -154,7 +158,9 @@ def prepare_run(
     check_inputs(storage, recipe)
     if name is not None:
         check_run_name(name)
-    check_selection(resolve(recipe, known_pins(storage, recipe)).steps, selection)
+    known = resolve(recipe, known_pins(storage, recipe)).steps
+    check_selection(known, selection)
+    stage_draws(storage, recipe, known)
     storage.probe()
     with starting(storage, say):
         pins = pin_sources(storage, recipe, say)

@@ -1,7 +1,7 @@
 """Bytes that one training step needs on one rank, from the specification alone. Pure arithmetic without torch.
 
-Weights, gradients and optimizer state are right to a part in a thousand (vectors of the blocks count as Muon's). Activations are an estimate: elements kept per token
-and block, fitted to docs/benchmarks/model.md (within 6 % there), so a refusal should leave it some room.
+Weights, gradients and optimizer state are exact. Activations are an estimate: elements kept per token and block, fitted to
+docs/benchmarks/model.md (within 6 % there), so a refusal should leave it some room.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from ncp_model.flops import parameter_counts
 
 FLOAT32 = 4
 BYTES = {"float32": 4, "bfloat16": 2}
-_NOT_MUON = ("embedding", "lm_head", "final_norm", "concept_norm", "vq_norm", "route_source_norms")
 _BLOCK_WIDTHS = 11
 """Times hidden_size: what a block keeps of the residual stream, attention and norms for its backward pass, per token."""
 _MLP_WIDTHS = 3.5
@@ -43,17 +42,31 @@ class StepMemory:
 
 
 def muon_parameters(spec: ModelSpec, optimizer: OptimizerSpec) -> int:
-    """Parameters that Muon trains, with one momentum; all others have AdamW's two moments."""
-    if optimizer.matrices == "adamw":
-        return 0
+    """Parameters that Muon trains, with one momentum; all others have AdamW's two moments (`ncp_model.optim`)."""
     counts = parameter_counts(spec)
-    adamw = sum(n for name, n in counts.items() if name in _NOT_MUON)
-    adamw += counts.get("codebooks", 0) if optimizer.codebooks == "adamw" else 0
-    return sum(counts.values()) - adamw
+    muon = counts.get("codebooks", 0) if optimizer.codebooks == "muon" else 0
+    if optimizer.matrices == "adamw":
+        return muon
+    d = spec.hidden_size
+    muon += spec.total_layers * (4 * d * d + 3 * d * spec.intermediate_size)
+    towers = [spec.token_layers]
+    if spec.concept.enabled:
+        muon += spec.concept.segments * spec.concept.entries * d
+        towers = [spec.encoder_layers, spec.concept_layers, spec.decoder_layers]
+    if spec.irc.enabled:
+        muon += sum(n * d + n * n for layers in towers for n in range(2, layers + 2))
+    if spec.crc.enabled:
+        for layers, sources in (
+            (spec.concept_layers, spec.encoder_layers - 1),
+            (spec.decoder_layers, spec.encoder_layers),
+            (spec.decoder_layers, spec.concept_layers),
+        ):
+            muon += layers * (sources * d + sources * sources)
+    return muon
 
 
 def checkpoint_bytes(spec: ModelSpec, optimizer: OptimizerSpec) -> int:
-    """Weights and optimizer state of the whole model."""
+    """Tensors of one milestone: float32 weights, and the moments of the whole model's optimizers."""
     return FLOAT32 * (3 * sum(parameter_counts(spec).values()) - muon_parameters(spec, optimizer))
 
 

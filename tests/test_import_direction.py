@@ -16,7 +16,7 @@ MAY_IMPORT_OURS = {
     "ncp_model": {"curriculum", "ncp_model"},
     "jobs": {"curriculum", "pipeline", "ncp_model", "jobs"},
 }
-MAY_IMPORT_OTHERS = {"curriculum": {"omegaconf"}, "ncp_model": {"torch", "numpy", "safetensors"}}
+MAY_IMPORT_OTHERS = {"curriculum": {"yaml"}, "ncp_model": {"torch", "numpy", "safetensors"}}
 RESTRICTED = {
     "ray": ("pipeline/data/staging.py", "pipeline/data/cleaning.py", "jobs/"),
     "wandb": ("jobs/",),

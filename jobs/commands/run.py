@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from curriculum.load import bundled_recipes, load_recipe
+from curriculum.load import bundled_recipes, load_recipe, settled_overrides
 from jobs.cluster.ray_alive import ClusterLost
 from jobs.cluster.ray_jobs import follow_submission, submit_run
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
@@ -17,6 +17,7 @@ from jobs.exit_codes import DONE, STOPPED, UNREACHABLE, print_failures
 from jobs.launch import check_accepted, plan_recipe, prepare_run, run_recipe
 from jobs.plan.cost import DEFAULT_DEVICE, DEFAULT_MFU, DEVICE_PEAK_FLOPS, Rates, step_costs
 from jobs.plan.drawing import graph_html, graph_svg, graph_text, plan_nodes
+from jobs.plan.supply import stage_draws
 from jobs.plan.view import plan_record, print_plan
 from jobs.runs import read_run
 from jobs.selection import Selection, generation_overrides
@@ -93,6 +94,7 @@ def plan(
     rates = Rates.chosen(device=device, device_flops=device_flops, mfu=mfu, gpu_hour_price=gpu_hour_price)
     opened = Storage(storage)
     planned, rows = plan_recipe(opened, loaded)
+    draws = stage_draws(opened, planned.recipe, planned.steps)
     if graph is not None:
         nodes = plan_nodes(rows)
         match graph:
@@ -105,9 +107,9 @@ def plan(
         return
     costs = step_costs(opened, planned.recipe, rows, rates)
     if as_json:
-        print(json.dumps(plan_record(planned, rows, costs, rates), indent=1))
+        print(json.dumps(plan_record(planned, rows, costs, rates, draws), indent=1))
     else:
-        print_plan(out, planned, rows, costs, rates)
+        print_plan(out, planned, rows, costs, rates, draws)
 
 
 def run(
@@ -179,7 +181,7 @@ def submit(
     selection = Selection(until=until, only=only, force=tuple(force or ()), retry_failed=retry_failed)
     planned = prepare_run(opened, loaded, name=name, overrides=overrides or [], selection=selection, say=say)
     arguments = [
-        *(overrides or []),
+        *settled_overrides(overrides or []),
         *(generation_overrides(planned.recipe) if force else []),
         *(["--name", name] if name else []),
         *selection.arguments(),

@@ -54,7 +54,7 @@ class Notifier:
         """`say` takes a line for the run's log, from any thread."""
         self._storage, self._run, self._say = storage, run, say
         self._trained = {step.name: step.key for step in steps if step.milestone is not None and step.known}
-        self._url = os.environ.get(URL_VARIABLE) or spec.url
+        self._url = os.environ.get(spec.url_env or URL_VARIABLE) or spec.url
         self._command = shlex.split(spec.command)
         self._poll_seconds = poll_seconds
         self._seen: set[str] = set()

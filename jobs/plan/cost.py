@@ -6,13 +6,15 @@ over (peak x MFU). Only what is left to do costs: a step that is done costs noth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from curriculum.errors import RecipeError, nearest
-from curriculum.optimizer_spec import OptimizerSpec
-from curriculum.schema import Recipe
-from ncp_model.flops import flops_per_token, parameter_counts, total_parameters
+from curriculum.schema import Recipe, StageSpec
+from curriculum.tokens import evaluated_steps
+from ncp_model.flops import flops_per_token
+from ncp_model.memory import checkpoint_bytes
 from pipeline.dag.plan import PlannedStep
 from pipeline.dag.store import step_store
 from pipeline.storage import Storage
@@ -55,12 +57,12 @@ class Rates:
                     f"--device: {device!r} is unknown; {nearest(device, DEVICE_PEAK_FLOPS)}; or give --device-flops"
                 )
             device_flops = peaks[device.lower()]
-        if not device_flops > 0:
+        if not 0 < device_flops < math.inf:
             raise RecipeError(f"--device-flops: {device_flops:g} is not positive; an H100 has 989.4e12")
         if not 0 < mfu <= 1:
             raise RecipeError(f"--mfu: {mfu:g} is not in (0, 1]; use 0.4")
-        if gpu_hour_price is not None and gpu_hour_price < 0:
-            raise RecipeError(f"--gpu-hour-price: {gpu_hour_price:g} is negative; use 0 or more")
+        if gpu_hour_price is not None and not 0 <= gpu_hour_price < math.inf:
+            raise RecipeError(f"--gpu-hour-price: {gpu_hour_price:g} is not a price; use 0 or more")
         return cls(device_flops=device_flops, mfu=mfu, gpu_hour_price=gpu_hour_price)
 
     def gpu_hours(self, flops: float) -> float:
@@ -78,6 +80,10 @@ class StepCost:
     money: float | None = None
     storage_bytes: int | None = None
     """What the step leaves behind when it is done; also given for a step that is."""
+    left_bytes: int | None = None
+    """What of that is still to be written."""
+    upper_bound: bool = False
+    """Whether tokens, FLOPs and hours are the most it can be: a source may hold less held-out text than is asked for."""
 
 
 def step_costs(
@@ -107,44 +113,34 @@ def total_cost(costs: Mapping[str, StepCost]) -> StepCost:
         money=None
         if all(cost.money is None for cost in values)
         else sum(cost.money or 0.0 for cost in values),
-        storage_bytes=sum(cost.storage_bytes or 0 for cost in values),
+        storage_bytes=sum(cost.left_bytes or 0 for cost in values),
+        left_bytes=sum(cost.left_bytes or 0 for cost in values),
+        upper_bound=any(cost.upper_bound and cost.tokens for cost in values),
     )
-
-
-def checkpoint_bytes(recipe: Recipe, optimizer: OptimizerSpec) -> int:
-    """One milestone: float32 weights, AdamW's two moments, or Muon's one for the blocks' and heads' matrices.
-
-    Route matrices, a small part, are counted as AdamW's.
-    """
-    counts = parameter_counts(recipe.model)
-    parameters = total_parameters(recipe.model)
-    d = recipe.model.hidden_size
-    block_matrices = 4 * d * d + 3 * d * recipe.model.intermediate_size
-    model = recipe.model
-    layers = (
-        model.encoder_layers + model.concept_layers + model.decoder_layers
-        if model.concept.enabled
-        else model.token_layers
-    )
-    heads = model.concept.segments * model.concept.entries * d if model.concept.enabled else 0
-    muon = layers * block_matrices + heads if optimizer.matrices == "muon" else 0
-    if optimizer.codebooks == "muon":
-        muon += counts.get("codebooks", 0)
-    return 4 * (3 * parameters - muon)
 
 
 def _stage_cost(recipe: Recipe, row: PlannedStep, rates: Rates) -> StepCost:
     stage, stop = recipe.stages[row.step.name], row.step.milestone or 0
-    kept = checkpoint_bytes(recipe, stage.optimizer)
-    steps = 0 if row.state == "done" else stop - (row.resumes_at or 0)
+    one = checkpoint_bytes(recipe.model, stage.optimizer)
+    start = stop if row.state == "done" else row.resumes_at or 0
+    kept = kept_milestones(recipe, stage, stop)
+    steps = stop - start
     tokens = steps * stage.global_batch_tokens
     return _priced(
         rates,
         tokens=tokens,
         steps=steps,
         flops=tokens * flops_per_token(recipe.model, stage.sequence_length).total,
-        storage_bytes=kept,
+        storage_bytes=one * len(kept),
+        left_bytes=one * sum(step > start for step in kept),
     )
+
+
+def kept_milestones(recipe: Recipe, stage: StageSpec, stop: int) -> list[int]:
+    """Milestones of a stage that stay: its stop, those kept for ever, and those that are evaluated."""
+    every = recipe.runtime.permanent_checkpoint_every_steps
+    kept = {step for step in evaluated_steps(stage) if step < stop} | {stop}
+    return sorted(kept | set(range(every, stop, every) if every else ()))
 
 
 def _evaluation_cost(recipe: Recipe, row: PlannedStep, rates: Rates) -> StepCost:
@@ -152,7 +148,7 @@ def _evaluation_cost(recipe: Recipe, row: PlannedStep, rates: Rates) -> StepCost
     identity = row.step.identity
     tokens = 0 if row.state == "done" else identity["heldout_tokens"] * len(identity["heldout"])
     flops = tokens * FORWARD_SHARE * flops_per_token(recipe.model, identity["sequence_length"]).total
-    return _priced(rates, tokens=tokens, flops=flops)
+    return _priced(rates, tokens=tokens, flops=flops, upper_bound=True)
 
 
 def _shards_cost(storage: Storage, recipe: Recipe, row: PlannedStep) -> StepCost:
@@ -161,11 +157,19 @@ def _shards_cost(storage: Storage, recipe: Recipe, row: PlannedStep) -> StepCost
     if row.state == "done":
         receipt = step_store(storage, row.step).receipt() or {}
         tokens = receipt.get("tokens", tokens)
-    return StepCost(tokens=tokens, storage_bytes=None if tokens is None else tokens * TOKEN_BYTES)
+    size = None if tokens is None else tokens * TOKEN_BYTES
+    return StepCost(tokens=tokens, storage_bytes=size, left_bytes=0 if row.state == "done" else size)
 
 
 def _priced(
-    rates: Rates, *, tokens: int, flops: float, steps: int | None = None, storage_bytes: int | None = None
+    rates: Rates,
+    *,
+    tokens: int,
+    flops: float,
+    steps: int | None = None,
+    storage_bytes: int | None = None,
+    left_bytes: int | None = None,
+    upper_bound: bool = False,
 ) -> StepCost:
     hours = rates.gpu_hours(flops)
     return StepCost(
@@ -175,4 +179,6 @@ def _priced(
         gpu_hours=hours,
         money=None if rates.gpu_hour_price is None else hours * rates.gpu_hour_price,
         storage_bytes=storage_bytes,
+        left_bytes=left_bytes,
+        upper_bound=upper_bound,
     )

@@ -14,12 +14,19 @@ from curriculum.tokens import stage_steps, tokens_before
 from jobs.commands.terminal import byte_size
 from jobs.launch import Planned
 from jobs.plan.cost import Rates, StepCost, total_cost
+from jobs.plan.outlook import raising_tokens, warnings
+from jobs.plan.supply import Draw
 from ncp_model.flops import adaptation_parameters, flops_per_token, total_parameters
+from ncp_model.memory import checkpoint_bytes
 from pipeline.dag.plan import PlannedStep
 
 
 def plan_record(
-    planned: Planned, rows: list[PlannedStep], costs: Mapping[str, StepCost], rates: Rates
+    planned: Planned,
+    rows: list[PlannedStep],
+    costs: Mapping[str, StepCost],
+    rates: Rates,
+    draws: Mapping[str, Mapping[str, Draw]],
 ) -> dict[str, Any]:
     """The plan as plain values."""
     recipe = planned.recipe
@@ -28,7 +35,8 @@ def plan_record(
         "recipe": recipe.recipe,
         "parameters": total_parameters(recipe.model),
         "adaptation_parameters": adaptation_parameters(recipe.model) if recipe.model.concept.enabled else 0,
-        "stages": {name: stage_record(planned, name) for name in recipe.stages},
+        "stages": {name: stage_record(planned, name, draws[name]) for name in recipe.stages},
+        "warnings": warnings(recipe),
         "steps": [
             {
                 "name": row.step.name,
@@ -51,16 +59,22 @@ def plan_record(
     }
 
 
-def stage_record(planned: Planned, name: str) -> dict[str, Any]:
-    """Exact integers of one stage: steps, tokens in it, tokens in total, and training FLOPs."""
+def stage_record(planned: Planned, name: str, draws: Mapping[str, Draw]) -> dict[str, Any]:
+    """Exact integers of one stage: steps, tokens in it, tokens in total, training FLOPs (LM head included), and its mixture."""
     stage = planned.recipe.stages[name]
+    per_token = flops_per_token(planned.recipe.model, stage.sequence_length)
     steps = stage_steps(stage)
     tokens = steps * stage.global_batch_tokens
     return {
         "steps": steps,
         "tokens": tokens,
         "tokens_total": tokens_before(planned.recipe, name) + tokens,
-        "flops": tokens * flops_per_token(planned.recipe.model, stage.sequence_length).total,
+        "flops": tokens * per_token.total,
+        "flops_per_token": per_token.total,
+        "flops_per_token_without_lm_head": per_token.total - per_token.lm_head,
+        "checkpoint_bytes": checkpoint_bytes(planned.recipe.model, stage.optimizer),
+        "mixture": {source: asdict(draw) for source, draw in draws.items()},
+        "raising_tokens": raising_tokens(stage),
         "lr": stage.optimizer.lr,
         "schedule": stage.schedule.kind,
     }
@@ -72,6 +86,7 @@ def print_plan(
     rows: list[PlannedStep],
     costs: Mapping[str, StepCost],
     rates: Rates,
+    draws: Mapping[str, Mapping[str, Draw]],
 ) -> None:
     """What the run is, then a row per step with what is left of it, then the sum."""
     recipe = planned.recipe
@@ -82,7 +97,7 @@ def print_plan(
     )
     out.print(f"run {planned.run}: {total_parameters(recipe.model):,} parameters{adapted}", markup=False)
     for name, stage in recipe.stages.items():
-        record = stage_record(planned, name)
+        record = stage_record(planned, name, draws[name])
         start = "its seed" if stage.init.from_ is None else f"{stage.init.from_} ({stage.init.load})"
         out.print(
             f"  {name}: {record['steps']:,} steps x {stage.global_batch_tokens:,} = {record['tokens']:,} tokens "
@@ -90,6 +105,11 @@ def print_plan(
             f"LR {stage.optimizer.lr:g} {stage.schedule.kind}, from {start}",
             markup=False,
         )
+        for source, draw in draws[name].items():
+            out.print(f"    {source}: {_drawn(draw)}", markup=False)
+        out.print(f"    {raising_tokens(stage)}", markup=False)
+    for line in warnings(recipe):
+        out.print(f"warning: {line}", markup=False)
     table = Table()
     priced = rates.gpu_hour_price is not None
     for header in ("step", "fingerprint", "state"):
@@ -114,9 +134,25 @@ def print_plan(
     out.print(table)
     out.print(
         f"GPU-hours at {rates.device_flops:.4g} FLOP/s peak and {100 * rates.mfu:g} % MFU; evaluations without their "
-        "suites; storage is what each step keeps",
+        "suites, on at most the tokens shown; storage is what each step keeps, and of what is left only that is summed",
         markup=False,
     )
+    for name, stage in recipe.stages.items():
+        flops = flops_per_token(recipe.model, stage.sequence_length)
+        out.print(
+            f"{name}: {flops.total / 1e9:.4g} GFLOPs a token with the LM head, {(flops.total - flops.lm_head) / 1e9:.4g} without, "
+            f"{flops.blocks / 1e9:.4g} in the blocks alone, as published tables count (six operations a multiply-accumulate, "
+            f"only visible keys); a milestone is {checkpoint_bytes(recipe.model, stage.optimizer):,} bytes",
+            markup=False,
+        )
+
+
+def _drawn(draw: Draw) -> str:
+    """`30.00 %, 240 windows, 0.12 epochs (staged)`."""
+    epochs = "epochs unknown until staged"
+    if draw.epochs is not None:
+        epochs = f"{draw.epochs:.4g} epochs ({'as published' if draw.basis == 'published' else draw.basis})"
+    return f"{100 * draw.share:.4g} %, {draw.windows:,} windows, {epochs}"
 
 
 def _inputs(needs: Sequence[str]) -> str:
@@ -129,7 +165,7 @@ def _inputs(needs: Sequence[str]) -> str:
 
 def _cost_cells(cost: StepCost, *, priced: bool) -> list[str]:
     return [
-        "" if cost.tokens is None else f"{cost.tokens:,}",
+        "" if cost.tokens is None else f"{'<= ' if cost.upper_bound and cost.tokens else ''}{cost.tokens:,}",
         "" if cost.steps is None else f"{cost.steps:,}",
         "" if cost.flops is None else f"{cost.flops:.3g}",
         ""

@@ -143,7 +143,7 @@ class StepTaker:
             usage.all_reduce()
         if attention is not None:
             dist.all_reduce(attention, op=dist.ReduceOp.MAX)
-        grad_norms = clip_grad_norms(self.model, job.stage.optimizer.grad_clip, self.optimizers.groups)
+        grad_norms = clip_grad_norms(self.model, job.stage.optimizer.clip_norm, self.optimizers.groups)
         lr = learning_rate(job.stage, step)
         skipped = self.stability.should_skip(sums[0] / counts.denominators.ntp, grad_norms[0])
         self.optimizers.step(lr, skipped)

@@ -6,7 +6,7 @@ nearest one with the identity fields that differ, as dotted paths with old and n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,16 +34,26 @@ class PlannedStep:
     """Key of the nearest existing output of that name."""
 
 
-def make_plan(steps: Sequence[Step], storage: Storage) -> list[PlannedStep]:
-    """The state of every step. Raises ValueError for a malformed graph."""
+def make_plan(
+    steps: Sequence[Step], storage: Storage, *, comparable: Callable[[Step, str], bool] | None = None
+) -> list[PlannedStep]:
+    """The state of every step. `comparable(step, key)`: whether the output at `key` may be the nearest one of `step`.
+
+    Raises ValueError for a malformed graph.
+    """
     check_graph(steps)
     existing: dict[str, list[str]] = {}
     for name in storage.children("steps"):
         existing.setdefault(name[:-13], []).append(name)
-    return [_planned(step, storage, existing.get(step.name, ())) for step in steps]
+    return [_planned(step, storage, existing.get(step.name, ()), comparable) for step in steps]
 
 
-def _planned(step: Step, storage: Storage, existing: Sequence[str]) -> PlannedStep:
+def _planned(
+    step: Step,
+    storage: Storage,
+    existing: Sequence[str],
+    comparable: Callable[[Step, str], bool] | None,
+) -> PlannedStep:
     """`existing`: stored directories of steps of the same name."""
     if not step.known:
         return PlannedStep(step=step, state="unknown", detail=UNKNOWN)
@@ -64,6 +74,12 @@ def _planned(step: Step, storage: Storage, existing: Sequence[str]) -> PlannedSt
             detail=f"continues the same trajectory from step {resumes_at} to {step.milestone}",
             resumes_at=resumes_at,
         )
+    if comparable is not None:
+        existing = [
+            name
+            for name in existing
+            if comparable(step, f"steps/{name}") or name == step.key.rpartition("/")[2]
+        ]
     nearest, differences = _nearest(step, storage, existing)
     if nearest is None:
         return PlannedStep(step=step, state="to run", detail="never computed")

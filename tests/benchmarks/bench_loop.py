@@ -192,7 +192,7 @@ def _bare_worker(rank: int, workers: int, store: str, job: TrainJob, first: int,
             (out.loss * workers).backward()
             total += out.ntp.detach()
         dist.all_reduce(total)
-        clip_grad_norm(model, job.stage.optimizer.grad_clip)
+        clip_grad_norm(model, job.stage.optimizer.clip_norm)
         optimizers.step(learning_rate(job.stage, step))
         line = f"step {step + 1} loss {total.item() / loader.labels_per_batch:.4f}"
         marks.append((time.monotonic(), time.process_time()))

@@ -202,7 +202,7 @@ class StudyRun:
             )
             out.loss.backward()
             sums += [float(term.detach()) for term in (out.ntp, out.ncp, out.vq)]
-        norm = float(clip_grad_norm(self.model, self.stage.optimizer.grad_clip))
+        norm = float(clip_grad_norm(self.model, self.stage.optimizer.clip_norm))
         self.optimizers.step(learning_rate(self.stage, step))
         means = sums / np.maximum([float(total.ntp), float(total.ncp), float(total.vq)], 1.0)
         return [*means.tolist(), norm]
