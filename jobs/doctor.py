@@ -130,7 +130,8 @@ def _ray(address: str | None) -> Check:
         where = os.environ.get("RAY_ADDRESS")
         found = f"RAY_ADDRESS is {where}" if where else "none named; ncp run starts a local one"
         return Check(name="ray cluster", ok=True, needed=False, found=redact(found))
-    from jobs.cluster.ray_jobs import job_client
+    from jobs.training.wandb_mode import wandb_mode
+from jobs.cluster.ray_jobs import job_client
 
     try:
         version = job_client(address).get_version()
@@ -234,18 +235,10 @@ def _browser() -> Check:
 
 
 def _wandb() -> Check:
-    key = bool(os.environ.get("WANDB_API_KEY")) or "api.wandb.ai" in _netrc()
-    found = "a key is present" if key else "no key: runs with runtime.wandb_project are kept offline"
-    return Check(
-        name="wandb", ok=key, needed=False, found=found, fix="set WANDB_API_KEY, or run: wandb login"
-    )
-
-
-def _netrc() -> str:
-    try:
-        return (Path.home() / ".netrc").read_text()
-    except (OSError, RuntimeError):
-        return ""
+    mode = wandb_mode()
+    found = f"{mode.mode}: {mode.why}"
+    fix = "set WANDB_API_KEY, or run: wandb login; without, runs with runtime.wandb_project are kept offline"
+    return Check(name="wandb", ok=mode.mode == "online", needed=False, found=found, fix=fix)
 
 
 def _assets() -> list[Check]:
