@@ -130,8 +130,7 @@ def _ray(address: str | None) -> Check:
         where = os.environ.get("RAY_ADDRESS")
         found = f"RAY_ADDRESS is {where}" if where else "none named; ncp run starts a local one"
         return Check(name="ray cluster", ok=True, needed=False, found=redact(found))
-    from jobs.training.wandb_mode import wandb_mode
-from jobs.cluster.ray_jobs import job_client
+    from jobs.cluster.ray_jobs import job_client
 
     try:
         version = job_client(address).get_version()
@@ -235,6 +234,8 @@ def _browser() -> Check:
 
 
 def _wandb() -> Check:
+    from jobs.training.wandb_mode import wandb_mode
+
     mode = wandb_mode()
     found = f"{mode.mode}: {mode.why}"
     fix = "set WANDB_API_KEY, or run: wandb login; without, runs with runtime.wandb_project are kept offline"

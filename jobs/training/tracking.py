@@ -163,7 +163,8 @@ class WandbTracker:
         except OSError:
             pass  # it died: its last words are on their way
         code = process.wait()
-        listener.join(PROBE_SECONDS)
+        # What was killed may have left a child that holds the pipe open.
+        listener.join(0 if self._killed else PROBE_SECONDS)
         if code == 3 or self._killed:
             self._warn(
                 f"W&B did not finish in {FINISH_SECONDS:g} s; upload the rest with: wandb sync {self._settings['dir']}/wandb"
