@@ -234,18 +234,12 @@ def _browser() -> Check:
 
 
 def _wandb() -> Check:
-    key = bool(os.environ.get("WANDB_API_KEY")) or "api.wandb.ai" in _netrc()
-    found = "a key is present" if key else "no key: runs with runtime.wandb_project are kept offline"
-    return Check(
-        name="wandb", ok=key, needed=False, found=found, fix="set WANDB_API_KEY, or run: wandb login"
-    )
+    from jobs.training.wandb_mode import wandb_mode
 
-
-def _netrc() -> str:
-    try:
-        return (Path.home() / ".netrc").read_text()
-    except (OSError, RuntimeError):
-        return ""
+    mode = wandb_mode()
+    found = f"{mode.mode}: {mode.why}"
+    fix = "set WANDB_API_KEY, or run: wandb login; without, runs with runtime.wandb_project are kept offline"
+    return Check(name="wandb", ok=mode.mode == "online", needed=False, found=found, fix=fix)
 
 
 def _assets() -> list[Check]:

@@ -40,7 +40,7 @@ def check_gate(
 ) -> str:
     """One line that says why the stage may be left. Raises GateRefused, or GateBlocked."""
     override = f"to go on all the same: --accept-gate {stage_name}"
-    losses = [row.values["ntp"] for row in metrics]
+    losses = [row.values["ntp"] for row in metrics if row.values["ntp"] is not None]
     if losses and not math.isfinite(losses[-1]):
         raise GateRefused(f"gate of {stage_name}: its last loss is {losses[-1]}; {override}")
     excess = spike_sigmas(losses)

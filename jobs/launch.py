@@ -44,7 +44,14 @@ from jobs.stop import (
     withdraw_run_stop,
 )
 from jobs.tokenizer_source import check_published_tokenizer
-from jobs.training.initial_checkpoint import check_load, initial_names, load_pinned, pin_checkpoint
+from jobs.training.checkpoint_fit import check_model
+from jobs.training.initial_checkpoint import (
+    check_load,
+    check_place,
+    initial_names,
+    load_pinned,
+    pin_checkpoint,
+)
 from pipeline.answers import WORK_SECONDS, set_patience
 from pipeline.dag.plan import PlannedStep, make_plan
 from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
@@ -81,7 +88,11 @@ def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
             pins[name] = pin.digest
     for name, location in initial_names(recipe).items():
         checkpoint = load_pinned(storage, name, location)
-        if checkpoint is not None:
+        if checkpoint is None:
+            check_place(name, location, recipe.model)
+        else:
+            if checkpoint.model is not None:
+                check_model(name, checkpoint.model, recipe.model)
             pins[name] = checkpoint.digest
     return pins
 

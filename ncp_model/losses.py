@@ -72,7 +72,7 @@ def next_code_error(logits: Tensor, codes: Tensor) -> Tensor:
     """Cross entropy against the next chunk's codes, mean over segments: [B, M, S * N], [B, M, S] -> [B, M - 1]."""
     logits = logits[:, :-1].unflatten(-1, (codes.shape[-1], -1))
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return F.cross_entropy(logits.movedim(-1, 1), codes[:, 1:], reduction="none").mean(-1)
+    return F.cross_entropy(logits.movedim(-1, 1), codes[:, 1:].clamp(min=0), reduction="none").mean(-1)
 
 
 def masked_sum(errors: Tensor, valid: Tensor) -> Tensor:

@@ -68,11 +68,11 @@ class CodebookUsage:
         self.counts = torch.zeros(segments, entries, dtype=torch.float64, device=device)
 
     def update(self, output: ModelOutput) -> None:
-        """Add the codes of one batch's valid chunks; raises ValueError as NextConceptScore.update."""
+        """Add the codes of one batch's valid chunks that are numbers; raises ValueError as NextConceptScore.update."""
         concept, valid, _ = _concept(output)
         codes = concept.codes.flatten(0, 1).t()  # [S, B * M]
-        weight = valid.flatten().double().expand(codes.shape).to(self.counts.device)
-        self.counts.scatter_add_(1, codes.to(self.counts.device), weight)
+        weight = (valid.flatten() & (codes >= 0)).double().to(self.counts.device)
+        self.counts.scatter_add_(1, codes.clamp(min=0).to(self.counts.device), weight)
 
     def all_reduce(self, group: dist.ProcessGroup | None = None) -> None:
         """Add the states of all ranks."""

@@ -26,18 +26,37 @@ BATCHED_MATRIX_ELEMENTS = 1 << 16
 EXCHANGE_ELEMENTS = 1 << 25
 
 
-def orthogonalize(update: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
-    """Approximately U V^T of each matrix in `update` [..., m, n], by the quintic Newton-Schulz iteration."""
+EPS = 1e-7
+
+
+def orthogonalize(update: Tensor, steps: int = 5) -> Tensor:
+    """Approximately U V^T of each matrix in `update` [..., m, n], by the quintic Newton-Schulz iteration.
+
+    Its size does not matter: a matrix of a norm below EPS is first scaled up by a power of two, so gradients of any scale
+    that is a normal number move the weights alike, and those of an ordinary scale as the published optimizer, to the bit.
+    """
     a, b, c = NEWTON_SCHULZ_COEFFICIENTS
     tall = update.shape[-2] > update.shape[-1]
     x = update.mT if tall else update
-    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).reshape(-1, *x.shape[-2:])
+    x = _scaled_up(x)
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=EPS)).reshape(-1, *x.shape[-2:])
     for _ in range(steps):
         gram = torch.bmm(x, x.mT)
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
     x = x.reshape(update.mT.shape if tall else update.shape)
     return x.mT if tall else x
+
+
+def _scaled_up(x: Tensor) -> Tensor:
+    """`x` with each matrix of a norm below EPS brought to a largest element of [1, 2), exactly; zeros stay zeros."""
+    largest = x.abs().amax(dim=(-2, -1), keepdim=True)
+    exponent = torch.frexp(largest.float()).exponent - 1
+    tiny = (x.float().square().sum(dim=(-2, -1), keepdim=True).sqrt() < EPS) & (largest > 0)
+    # In two steps: 2 ** 149 is no float32 by itself.
+    half = torch.where(tiny, -exponent // 2, 0)
+    rest = torch.where(tiny, -exponent - half, 0)
+    return x * torch.exp2(half.float()).to(x.dtype) * torch.exp2(rest.float()).to(x.dtype)
 
 
 def newton_schulz_dtype(device: torch.device) -> torch.dtype:

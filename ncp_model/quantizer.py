@@ -6,6 +6,7 @@ They are stored stacked over the S segments; the public release's 32 separate te
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 import torch
@@ -21,26 +22,33 @@ class ConceptPrediction(NamedTuple):
     predicted: Tensor  # [B, M, d], what is injected into the decoder
     predicted_for_loss: Tensor  # [B, M, d], the mixture the NCP loss sees
     logits: Tensor  # [B, M, S * N]; without gradient unless the NCP loss is a cross entropy
-    codes: Tensor  # int64 [B, M, S], nearest codeword of each segment of z_j
+    codes: Tensor  # int64 [B, M, S], nearest codeword of each segment of z_j; -1 where z_j is not a number
     vq_error: Tensor  # float32 [B, M], mean squared distance to it; its gradient reaches the codebook alone
 
 
 def nearest_codes(z: Tensor, codebook: Tensor) -> Tensor:
     """argmin_n |z^s - e_n^s|^2: z [..., d], codebook [S, N, d_c] -> int64 [..., S], in at least float32.
 
-    The term |z|^2 is the same for every n and is left out. Ties go to one of the nearest codewords.
+    The term |z|^2 is the same for every n and is left out. Ties go to one of the nearest codewords. A segment that is not
+    made of finite numbers is near to nothing: -1. Autocast has no say here.
     """
     precision = torch.promote_types(z.dtype, torch.float32)
     segments = z.detach().to(precision).unflatten(-1, (codebook.shape[0], -1))
     words = codebook.detach().to(precision)
-    return (words.square().sum(-1) - 2 * torch.einsum("...sc,snc->...sn", segments, words)).argmin(-1)
+    device = z.device.type
+    exact = torch.autocast(device, enabled=False) if device in ("cpu", "cuda") else contextlib.nullcontext()
+    with exact:
+        products = torch.einsum("...sc,snc->...sn", segments, words)
+    nearest = (words.square().sum(-1) - 2 * products).argmin(-1)
+    return nearest.masked_fill(~segments.isfinite().all(-1), -1)
 
 
 def decode_codes(codes: Tensor, codebook: Tensor) -> Tensor:
-    """The codewords: codes [..., S] into codebook [S, N, d_c] -> [..., d]."""
+    """The codewords: codes [..., S] into codebook [S, N, d_c] -> [..., d]; NaN for a code of -1."""
     segments, entries, _ = codebook.shape
-    flat = codes + torch.arange(segments, device=codes.device) * entries
-    return F.embedding(flat, codebook.flatten(0, 1)).flatten(-2)
+    flat = codes.clamp(min=0) + torch.arange(segments, device=codes.device) * entries
+    words = F.embedding(flat, codebook.flatten(0, 1))
+    return words.masked_fill((codes < 0).unsqueeze(-1), float("nan")).flatten(-2)
 
 
 class ConceptPredictor(nn.Module):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from ncp_model.grid import ChunkGather, TokenGrid, take, window_size
 from ncp_model.layers import AttentionPattern, additive_mask, rotary_angles, visibility
@@ -50,6 +51,16 @@ class GenerationSession:
     def __init__(self, model: NCPModel, batch_size: int, max_length: int) -> None:
         if batch_size < 1 or max_length < 1:
             raise ValueError(f"batch_size = {batch_size}, max_length = {max_length}: both must be at least 1")
+        if max_length > model.spec.max_sequence_length:
+            raise ValueError(
+                f"max_length = {max_length}: the model has max_sequence_length = {model.spec.max_sequence_length} and was "
+                "never trained beyond it"
+            )
+        if isinstance(model.embed_tokens.weight, DTensor):
+            raise ValueError(
+                "the model is sharded over ranks, and a session generates on one: load its checkpoint into a model that "
+                "is whole (build_model, or ncp generate RUN)"
+            )
         self.model, self.spec, self.max_length = model, model.spec, max_length
         weight = model.embed_tokens.weight.detach()
         self.device = weight.device

@@ -77,7 +77,7 @@ def generate_until(
     for row, prompt in enumerate(prompts):
         padded[row, : len(prompt)] = torch.tensor(prompt)
     session = GenerationSession(model, len(prompts), int(lengths.max()) + max_new_tokens)
-    sampler = Sampler(sampling, len(prompts))
+    sampler = Sampler(sampling, prompts)
     logits = session.append(padded.to(device), lengths.to(device), last_only=True)
     produced: list[list[int]] = [[] for _ in prompts]
     alive = [True] * len(prompts)

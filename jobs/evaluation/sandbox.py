@@ -2,10 +2,12 @@
 
 What a program finds: no privileges, one user id (nobody), an empty environment, no network but a loopback that is
 down, processes of its own only, the operating system's /usr and Python read-only, and a small private /tmp. What it
-may use: CPU seconds, address space, file size, processes and wall time, all limited. Programs are *contained*, not
+may use: CPU seconds, memory, file size, processes and wall time, all limited. Whatever a program does to the processes
+around it, it is that program's failure and nobody else's. Programs are *contained*, not
 outwitted: one that inspects its own interpreter could still claim to have passed.
 
-Where the kernel gives no such namespaces `run_program` refuses, unless told to run unsafely: then only the limits hold.
+Where the kernel gives no such namespaces `run_program` refuses, unless told to run unsafely: then only the limits of a
+single process hold. Where it gives them, `unsafe` changes nothing: it is a fallback.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from typing import Any
 from curriculum.errors import InputError
 
 _INIT = Path(__file__).with_name("sandbox_init.py")
+_STARTED = b"started\n"
+"""What the launcher says first once the program may have run."""
 
 
 class SandboxError(InputError):
@@ -40,7 +44,7 @@ class Limits:
     """Longer than the CPU time, so that a busy machine does not fail an honest program."""
     cpu_seconds: int = 10
     memory_bytes: int = 512 << 20
-    """Address space of each process."""
+    """Of all processes together; also the address space of each. What lies in /tmp is counted by `tmp_bytes`."""
     file_bytes: int = 8 << 20
     """Of each file, the captured output among them."""
     tmp_bytes: int = 32 << 20
@@ -55,15 +59,16 @@ class Execution:
     passed: bool
     """It ran to its last line and exited with 0."""
     outcome: str
-    """passed, failed, timeout, or killed by <signal>."""
+    """passed, failed, timeout, memory, or killed by <signal>."""
     output: str
     """The end of what it wrote to stdout and stderr."""
 
 
 def run_program(source: str, *, limits: Limits | None = None, unsafe: bool = False) -> Execution:
-    """Run Python source. Raises SandboxError where it cannot be contained, unless `unsafe`."""
+    """Run Python source in a sandbox. Raises SandboxError where it cannot be contained, unless `unsafe`: there it runs
+    without one."""
     require_sandbox(unsafe=unsafe)
-    return _run(source, limits or Limits(), isolated=not unsafe)
+    return _run(source, limits or Limits(), isolated=sandbox_missing() is None)
 
 
 def require_sandbox(*, unsafe: bool = False) -> None:
@@ -103,19 +108,27 @@ def _run(source: str, limits: Limits, *, isolated: bool) -> Execution:
             "limits": dataclasses.asdict(limits),
             **_system_paths(),
         }
-        done = subprocess.run(
-            [python, "-I", "-S", str(_INIT)],
-            input=json.dumps(job).encode(),
-            capture_output=True,
-            env={},
-            timeout=limits.wall_seconds + 60,
-        )
-    if not done.stdout:
-        raise SandboxError(done.stderr.decode(errors="replace").strip()[-300:] or "the launcher died")
-    verdict: dict[str, Any] = json.loads(done.stdout)
-    if "error" in verdict:
-        raise SandboxError(verdict["error"])
-    return Execution(passed=verdict["passed"], outcome=_outcome(verdict), output=verdict["output"])
+        try:
+            done = subprocess.run(
+                [python, "-I", "-S", str(_INIT)],
+                input=json.dumps(job).encode(),
+                capture_output=True,
+                env={},
+                timeout=limits.wall_seconds + 60,
+                start_new_session=True,  # what is sent to the program's group is not for ours
+            )
+        except subprocess.TimeoutExpired:
+            return Execution(passed=False, outcome="timeout", output="the sandbox did not end in its time")
+    started = done.stdout.startswith(_STARTED)
+    try:
+        verdict: dict[str, Any] = json.loads(done.stdout.removeprefix(_STARTED))
+    except ValueError:
+        verdict = {"error": done.stderr.decode(errors="replace").strip()[-300:] or "the launcher died"}
+    if "error" not in verdict:
+        return Execution(passed=verdict["passed"], outcome=_outcome(verdict), output=verdict["output"])
+    if started:  # the program's doing
+        return Execution(passed=False, outcome="failed", output=f"the sandbox ended: {verdict['error']}")
+    raise SandboxError(verdict["error"])
 
 
 def _outcome(verdict: dict[str, Any]) -> str:
@@ -123,8 +136,13 @@ def _outcome(verdict: dict[str, Any]) -> str:
     if verdict["passed"]:
         return "passed"
     if status is None:
-        return "timeout"
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else "failed"
+        return verdict["stopped"]
+    if status >= 0:
+        return "failed"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal
+        return f"killed by signal {-status}"
 
 
 @functools.cache

@@ -80,6 +80,11 @@ class AlertWatch:
     def observe(self, row: MetricRow) -> None:
         """Judge one row by the ones before it."""
         loss, values = row.values["ntp"], row.values
+        if loss is None:
+            self.warn(
+                "no_labels", "no token of this global batch has a label; weights stay as they are", row.step
+            )
+            return
         spike = self._is_spike(loss)
         if values.get("skipped"):
             self.warn(

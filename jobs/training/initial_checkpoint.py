@@ -19,8 +19,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from curriculum.errors import RecipeError
+from curriculum.model_spec import ModelSpec
 from curriculum.schema import Recipe
 from jobs.checkpoint_ref import find_checkpoint
+from jobs.training.checkpoint_fit import check_model, model_of_folder
+from pipeline.dag.store import StepStore
 from pipeline.data.objects import list_objects
 from pipeline.data.pins import content_digest
 from pipeline.data.verified import hash_object
@@ -47,6 +50,8 @@ class InitialCheckpoint:
     global_batch_tokens: int = 0
     files: tuple[tuple[str, int, str], ...] = ()
     """(path, size, sha256) of the safetensors."""
+    model: dict[str, Any] | None = None
+    """The model it is of, as the recipe would say it; None where no record tells (a pin of an older version)."""
 
 
 def initial_names(recipe: Recipe) -> dict[str, str]:
@@ -75,6 +80,19 @@ def load_pinned(storage: Storage, name: str, location: str) -> InitialCheckpoint
             f"pinned to ({pinned.digest[:12]}); give the new one a name of its own"
         )
     return moved
+
+
+def check_place(name: str, location: str, model: ModelSpec) -> None:
+    """Raise RecipeError, or WrongCheckpoint, for a place that a run could not start from. Reads records and headers, no
+    weights: what a plan can say of a checkpoint that is not pinned yet."""
+    if "#" not in location and not _MARKER.fullmatch(location):
+        root = Storage(location)
+        if root.exists("config.json"):
+            check_model(name, model_of_folder(name, root), model)
+            return
+    found = resolve_checkpoint(name, location)
+    if found.model is not None:
+        check_model(name, found.model, model)
 
 
 def pin_checkpoint(storage: Storage, name: str, location: str) -> InitialCheckpoint:
@@ -116,6 +134,7 @@ def _milestone(name: str, root: Storage, step_key: str, step: int) -> InitialChe
     key = f"{step_key}/milestones/{step:09d}.json"
     data, marker = root.read_bytes(key), root.read_json(key)
     tokens = marker["tokens_in_stage"]
+    identity = StepStore(root, step_key).identity()
     return InitialCheckpoint(
         name=name,
         kind="milestone",
@@ -126,6 +145,7 @@ def _milestone(name: str, root: Storage, step_key: str, step: int) -> InitialChe
         tokens_in_stage=tokens,
         tokens_total=marker["tokens_total"],
         global_batch_tokens=tokens // step if step else 0,
+        model=None if identity is None else identity["identity"]["model"],
     )
 
 
@@ -136,9 +156,15 @@ def _resolve_folder(name: str, root: Storage) -> InitialCheckpoint:
             f"init.from {name}: {root.url!r} is neither a folder with config.json and *.safetensors, nor the marker of "
             "a milestone (STORAGE/steps/STEP/milestones/N.json), nor STORAGE#RUN/STAGE@STEP"
         )
+    model = model_of_folder(name, root)
     files = tuple((path, *hash_object(root, path)) for path in paths)
     return InitialCheckpoint(
-        name=name, kind="safetensors", digest=content_digest(list(files)), url=root.url, files=files
+        name=name,
+        kind="safetensors",
+        digest=content_digest(list(files)),
+        url=root.url,
+        files=files,
+        model=model,
     )
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from curriculum.errors import InputError
-from curriculum.identity import difference
 from curriculum.load import plain
 from curriculum.model_spec import ModelSpec
+from jobs.training.checkpoint_fit import WrongCheckpoint, check_model
 from jobs.training.initial_checkpoint import InitialCheckpoint
 from jobs.training.milestones import load_milestone
 from ncp_model.hf import load_pretrained
@@ -24,24 +23,6 @@ from ncp_model.optim import Optimizers
 from pipeline.dag.store import StepStore
 from pipeline.data.verified import hash_object
 from pipeline.storage import Storage
-
-FREE = (
-    "max_sequence_length",
-    "z_loss",
-    "fusion_alpha_init",
-    "ncp.",
-    "vq.",
-    "init.",
-    "concept.codebook_init",
-    "irc.decoder_static_init",
-    "crc.diag_init",
-    "crc.final_diag_init",
-)
-"""What may differ between a checkpoint's model and the recipe's: losses and initial values, which no tensor holds."""
-
-
-class WrongCheckpoint(InputError):
-    """A checkpoint that is not the pinned one, or not of the recipe's model. Names what differs."""
 
 
 def load_initial(
@@ -62,21 +43,10 @@ def load_initial(
         )
     identity = StepStore(root, checkpoint.step_key).identity()
     if identity is not None:
-        check_model(checkpoint, identity["identity"]["model"], spec)
+        check_model(checkpoint.name, identity["identity"]["model"], spec)
     return load_milestone(
         root, checkpoint.step_key, checkpoint.step, model, None if load == "weights" else optimizers
     )
-
-
-def check_model(checkpoint: InitialCheckpoint, theirs: Any, spec: ModelSpec) -> None:
-    """Raise WrongCheckpoint that names every field in which the checkpoint's model is not the recipe's."""
-    differing = [
-        f"model.{key} is {old!r} there and {new!r} in the recipe"
-        for key, old, new in difference(theirs, plain(spec))
-        if not key.startswith(FREE)
-    ]
-    if differing:
-        raise WrongCheckpoint(f"init.from {checkpoint.name}: another model: {'; '.join(differing)}")
 
 
 def _load_safetensors(
@@ -91,7 +61,7 @@ def _load_safetensors(
     dist.broadcast_object_list(problem, src=0)
     if problem[0]:
         raise WrongCheckpoint(problem[0])
-    check_model(checkpoint, plain(spec_of_config(read_config(folder))), spec)
+    check_model(checkpoint.name, plain(spec_of_config(read_config(folder))), spec)
     load_pretrained(model, spec, folder)
     dist.barrier()
     if copy is not None:

@@ -18,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.training.metric_values import json_values
 from pipeline.storage import Storage
 
 SEGMENT_SECONDS = 3.0
@@ -65,7 +66,11 @@ class MetricWriter:
 
     def _write(self, rows: list[MetricRow]) -> None:
         lines = [
-            json.dumps({"step": row.step, "values": row.values, "timing": row.timing}, sort_keys=True)
+            json.dumps(
+                {"step": row.step, "values": json_values(row.values), "timing": json_values(row.timing)},
+                sort_keys=True,
+                allow_nan=False,
+            )
             for row in rows
         ]
         key = f"{self._folder}/{rows[0].step:09d}.jsonl"

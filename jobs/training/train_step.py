@@ -101,8 +101,15 @@ class StepResult:
     attention: Tensor | None
     """float32 [layers], on steps that are logged."""
 
+    @property
+    def without_labels(self) -> bool:
+        """Whether no token of the whole global batch had a label: there was nothing to learn from, and nothing was done."""
+        return not self.counts.denominators.ntp
+
     def loss_and_norm(self) -> Tensor:
-        """float64 [2]: next-token loss and gradient norm."""
+        """float64 [2]: next-token loss and gradient norm; zeros where there was nothing to learn from."""
+        if self.without_labels:
+            return self.sums.new_zeros(2)
         return torch.stack((self.sums[0] / self.counts.denominators.ntp, self.grad_norms[0].double()))
 
 
@@ -117,8 +124,14 @@ class StepTaker:
         self.logits = AttentionLogits(model)
 
     def take(self, step: int, batch: RankBatch, counts: GlobalCounts, *, logged: bool) -> StepResult:
-        """Optimizer step `step` (from 0) on the whole global batch; `logged` ones are looked at more closely."""
+        """Optimizer step `step` (from 0) on the whole global batch; `logged` ones are looked at more closely.
+
+        A global batch without one label (a filter masked all of it) is passed over, by all ranks alike: weights, moments and
+        the skip rule's window stay as they are, and the step counts.
+        """
         job, concept = self.job, self.job.model.concept
+        if not counts.denominators.ntp:
+            return self._passed_over(step, counts)
         sums = torch.zeros(4, dtype=torch.float64, device=job.device)
         usage = (
             CodebookUsage(concept.segments, concept.entries, job.device)
@@ -158,8 +171,24 @@ class StepTaker:
             attention=attention,
         )
 
+    def _passed_over(self, step: int, counts: GlobalCounts) -> StepResult:
+        device = self.job.device
+        return StepResult(
+            step=step + 1,
+            counts=counts,
+            lr=learning_rate(self.job.stage, step),
+            sums=torch.zeros(4, dtype=torch.float64, device=device),
+            grad_norms=torch.zeros(1 + len(self.optimizers.groups), device=device),
+            skipped=torch.ones((), dtype=torch.bool, device=device),
+            usage=None,
+            attention=None,
+        )
+
     def values(self, result: StepResult) -> dict[str, Any]:
-        """The deterministic columns of a logged step. Waits for the device."""
+        """The deterministic columns of a logged step. Waits for the device.
+
+        Losses are None where nothing was valid: all four of a batch without labels, NCP and VQ of one without whole chunks.
+        """
         tokens = result.step * self.job.stage.global_batch_tokens
         ntp, ncp, vq, z = result.sums.tolist()
         total, *groups = result.grad_norms.tolist()
@@ -168,13 +197,16 @@ class StepTaker:
         return {
             "tokens_in_stage": tokens,
             "tokens_total": self.job.tokens_before + tokens,
-            "ntp": ntp / den.ntp,
-            "ncp": ncp / max(float(den.ncp), 1),
-            "vq": vq / max(float(den.vq), 1),
-            "z": z / den.ntp,
+            "ntp": ntp / den.ntp if den.ntp else None,
+            "ncp": self._concept_loss(ncp, float(den.ncp)),
+            "vq": self._concept_loss(vq, float(den.vq)),
+            "z": z / den.ntp if den.ntp else None,
             "lr": result.lr,
-            "grad_norm": total,
-            **{f"grad_norm.{name}": norm for name, norm in zip(self.optimizers.groups, groups, strict=True)},
+            "grad_norm": None if result.without_labels else total,
+            **{
+                f"grad_norm.{name}": None if result.without_labels else norm
+                for name, norm in zip(self.optimizers.groups, groups, strict=True)
+            },
             "skipped": int(result.skipped),
             "skips": self.stability.skips,
             "batch_digest": f"{result.counts.digest:016x}",
@@ -184,6 +216,12 @@ class StepTaker:
                 for name, bound in zip(self.logits.names, bounds, strict=False)
             },
         }
+
+    def _concept_loss(self, total: float, count: float) -> float | None:
+        """The mean, None where a model with concepts saw nothing to count, and zero for a model without them."""
+        if not self.job.model.concept.enabled:
+            return 0.0
+        return total / count if count else None
 
     def _inputs(self, batch: MicroBatch) -> dict[str, Tensor | None]:
         device = self.job.device

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,26 @@ from ncp_model.hf import (
     load_pretrained,
     save_pretrained,
 )
-from ncp_model.hf_config import ConfigError, read_config, release_config, spec_of_config
+from ncp_model.hf_config import (
+    ConfigError,
+    olmo3_config,
+    read_config,
+    release_config,
+    spec_of_config,
+    write_config,
+)
+from ncp_model.hf_names import published_shapes
+
+OLMO3_NEEDED = {
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "sliding_window",
+}
 
 TINY = dataclasses.replace(ModelSpec.preset("tiny"), encoder_layers=2, concept_layers=2, decoder_layers=4)
 VANILLA = dataclasses.replace(
@@ -217,3 +237,179 @@ def test_the_public_configuration_gives_the_release_preset() -> None:
 def test_what_the_network_cannot_do_is_named(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         spec_of_config({**release_config(ModelSpec.preset("release")), **changes})
+
+
+RELEASE = ModelSpec.preset("release")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"conceptlm_hlm_attention_mode": "full"},
+        {"conceptlm_v21_residual_flow_route_use_softmax": False},
+        {"conceptlm_v21_residual_flow_shared_source_norm": False},
+        {"conceptlm_v21_dd_encoder_self_dd": False},
+        {"conceptlm_v21_dd_concept_self_dd": 1},
+        {"conceptlm_v21_dd_encoder_self_dd_hidden_size": 64},
+        {"conceptlm_v21_dd_two_route_add": False},
+        {"conceptlm_v21_dd_two_route_add_concept_source": "all"},
+        {"conceptlm_v21_dd_two_route_add_every_n_layers": 2},
+        {"conceptlm_v21_enable_decoder_read_concept": False},
+        {"conceptlm_v21_final_read_concept_gate": False},
+        {"conceptlm_hlm_ffn_hidden_size": 4096},
+        {"conceptlm_chunk_merge_method": "last"},
+        {"conceptlm_layer_norm_option": "rawadd_scalar_gate"},
+        {"conceptlm_v22_vq_merge_mode": "hard_top1"},
+        {"position_embedding_type": "yarn"},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        {"rope_theta": 10_000.0},
+        {"window_size": [4095, 4095]},
+        {"window_size": 4095},
+        {"window_size": None},
+        {"window_attn_skip_freq": [0, 1]},
+        {"qk_layernorm": False},
+        {"qk_norm_mode": "none"},
+        {"qk_norm_weight_size": 128},
+        {"num_layers": 40},
+        {"tie_word_embeddings": True},
+        {"hidden_act": "gelu"},
+        {"rms_norm_eps": 1e-5},
+        {"weight_key_format": "native_megatron_state_dict"},
+        {"quantization_config": {"quant_method": "fp8"}},
+        {"conceptlm_route_from_the_future": 0.5},
+        {"hidden_size": None},
+        {"hidden_size": True},
+        {"conceptlm_chunk_size": "4"},
+    ],
+    ids=lambda changes: "=".join(map(str, *changes.items())),
+)
+def test_a_field_that_changes_the_graph_is_named(changes: dict[str, Any]) -> None:
+    (key,) = changes
+    with pytest.raises(ConfigError, match=key):
+        spec_of_config({**release_config(RELEASE), **changes})
+
+
+def test_fields_that_change_nothing_and_sizes_that_are_mapped_are_read() -> None:
+    config = {
+        **release_config(RELEASE),
+        "bos_token_id": 100257,
+        "initializer_range": 0.5,
+        "conceptlm_some_null": None,
+        "rms_norm_eps": RELEASE.norm_eps,
+        "conceptlm_v21_residual_flow_route_use_softmax": True,
+        "conceptlm_hlm_ffn_hidden_size": RELEASE.intermediate_size,
+    }
+    assert spec_of_config(config) == RELEASE
+    other = spec_of_config(
+        {
+            **config,
+            "window_size": [99, 0],
+            "conceptlm_layer_norm_option": "rawadd",
+            "conceptlm_v22_vq_merge_mode": "softmax",
+            "conceptlm_v21_dd_two_route_add_decoder_use_softmax": False,
+        }
+    )
+    assert (other.window, other.fusion, other.concept.mix) == (99, "add", "softmax")
+    assert not other.irc.decoder_softmax
+
+
+@pytest.mark.parametrize("key", sorted(OLMO3_NEEDED))
+def test_a_size_that_an_olmo3_config_does_not_say_is_named(key: str) -> None:
+    config = olmo3_config(VANILLA)
+    for broken in ({k: v for k, v in config.items() if k != key}, {**config, key: None}, {**config, key: -1}):
+        with pytest.raises(ConfigError, match=key):
+            spec_of_config(broken)
+
+
+@pytest.mark.parametrize(
+    ("rope", "base"),
+    [
+        ({"rope_parameters": {"rope_theta": 7.0}}, 7.0),
+        ({"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}}, 7.0),
+        (
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_theta": 7},
+                    "sliding_attention": {"rope_theta": 7.0},
+                }
+            },
+            7.0,
+        ),
+        ({"rope_parameters": None, "rope_theta": 7.0}, 7.0),
+        ({"rope_parameters": None}, 500_000.0),
+        ({"rope_parameters": {"rope_theta": 7.0, "rope_type": "yarn", "factor": 8.0}}, None),
+        ({"rope_parameters": {"rope_theta": 7.0, "factor": 8.0}}, None),
+        ({"rope_parameters": {"rope_theta": 7.0}, "rope_theta": 8.0}, None),
+        (
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_theta": 7},
+                    "sliding_attention": {"rope_theta": 8},
+                }
+            },
+            None,
+        ),
+        ({"rope_parameters": "default"}, None),
+        ({"rope_parameters": {"rope_theta": "7"}}, None),
+    ],
+)
+def test_a_rotation_is_read_in_every_spelling_or_named(rope: dict[str, Any], base: float | None) -> None:
+    config = {**olmo3_config(VANILLA), **rope}
+    if base is None:
+        with pytest.raises(ConfigError, match="rope_"):
+            spec_of_config(config)
+    else:
+        assert spec_of_config(config).rope_theta == base
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tie_word_embeddings": True},
+        {"attention_bias": True},
+        {"num_key_value_heads": 1},
+        {"head_dim": 7},
+        {"clip_qkv": 8.0},
+        {"layer_types": ["sliding_attention"]},
+        {"sliding_window": "all"},
+        {"something_new": True},
+        {"quantization_config": {"bits": 8}},
+    ],
+)
+def test_an_olmo3_that_computes_something_else_is_named(changes: dict[str, Any]) -> None:
+    (key,) = changes
+    with pytest.raises(ConfigError, match=key):
+        spec_of_config({**olmo3_config(VANILLA), **changes})
+
+
+def test_our_own_specification_and_the_published_fields_beside_it_must_agree(tmp_path: Path) -> None:
+    write_config(TINY, tmp_path, torch.float32)
+    config = read_config(tmp_path)
+    assert spec_of_config(config) == TINY
+    with pytest.raises(ConfigError, match="conceptlm_chunk_size = 8"):
+        spec_of_config({**config, "conceptlm_chunk_size": 8})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "holds a list"),
+        (b"{}", "no model_type"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "git lfs pull"),
+        (b"\xff\xfe{", "not JSON"),
+    ],
+)
+def test_a_config_that_is_no_config_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=f"config.json: .*{message}"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("spec", [TINY, VANILLA, RELEASE], ids=["ncp", "vanilla", "release"])
+@pytest.mark.parametrize("qk_norm", ["layer", "head"])
+def test_shapes_without_torch_are_those_of_the_model(spec: ModelSpec, qk_norm: str) -> None:
+    spec = dataclasses.replace(spec, qk_norm=qk_norm)
+    model = build_model(spec, device="meta")
+    real = {name: tuple(tensor.shape) for name, tensor in export_tensors(model.state_dict(), spec)}
+    assert published_shapes(spec, bindings_of(spec)) == real

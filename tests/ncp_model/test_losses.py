@@ -15,6 +15,7 @@ from torch import Tensor
 
 from curriculum.model_spec import NcpSpec, VqSpec
 from ncp_model import LossDenominators, ModelSpec, NCPModel, build_model, loss_counts, losses
+from ncp_model.quantizer import decode_codes, nearest_codes
 
 TINY = ModelSpec.preset("tiny")
 
@@ -247,3 +248,21 @@ def test_labels_of_another_shape_or_outside_the_vocabulary_are_refused() -> None
         build_model(TINY)(torch.zeros(1, 4, dtype=torch.long), torch.full((1, 4), 512))
     with pytest.raises(ValueError, match="labels has shape"):
         build_model(TINY)(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long))
+
+
+def test_nearest_codes_are_exact_under_autocast() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z, codebook = torch.randn(64, 32, generator=generator), torch.randn(4, 128, 8, generator=generator)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(nearest_codes(z, codebook), nearest_codes(z.double(), codebook.double()))
+
+
+def test_a_chunk_that_is_no_number_has_no_code_and_is_counted_as_none() -> None:
+    z, codebook = torch.randn(2, 3, 8), torch.randn(2, 5, 4)
+    whole = nearest_codes(z, codebook)
+    z[0, 1, 5] = float("nan")
+    codes = nearest_codes(z, codebook)
+    assert codes[0, 1].tolist() == [int(whole[0, 1, 0]), -1]
+    assert (codes == whole).sum() == whole.numel() - 1
+    decoded = decode_codes(codes, codebook)
+    assert decoded.isnan().sum() == 4 and decoded[0, 1, 4:].isnan().all()

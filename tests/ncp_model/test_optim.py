@@ -223,3 +223,32 @@ def test_nothing_to_train_is_an_error() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ValueError, match="nothing to optimise"):
         build_optimizers(model, OptimizerSpec(lr=1.0))
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (3, 4, 6), (300, 300)])
+def test_the_scale_of_a_gradient_does_not_matter_to_muon_however_small(shape: tuple[int, ...]) -> None:
+    gradient = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    reference = orthogonalize(gradient)
+    for exponent in (-11, -20, -30, -37):
+        torch.testing.assert_close(orthogonalize(gradient * 10.0**exponent), reference, atol=2e-5, rtol=0)
+    exact = orthogonalize(gradient * 2.0**-40)  # a power of two is no rounding: equal to the bit
+    assert torch.equal(exact, orthogonalize(gradient * 2.0**-80))
+    assert torch.equal(orthogonalize(torch.zeros(shape)), torch.zeros(shape))
+
+
+def test_a_matrix_of_an_ordinary_scale_is_orthogonalized_as_published_to_the_bit() -> None:
+    for scale in (1e-6, 1e-3, 1.0, 1e6):
+        x = torch.randn(5, 7, generator=torch.Generator().manual_seed(2)) * scale
+        expected = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).unsqueeze(0)
+        for _ in range(5):
+            gram = torch.bmm(expected, expected.mT)
+            polynomial = torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
+            expected = torch.baddbmm(expected, polynomial, expected, beta=3.4445)
+        assert torch.equal(orthogonalize(x), expected.squeeze(0))
+
+
+def test_a_matrix_in_a_stack_is_scaled_by_itself() -> None:
+    gradient = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(3))
+    both = orthogonalize(torch.stack((gradient[0], gradient[1] * 1e-25)))
+    torch.testing.assert_close(both[0], orthogonalize(gradient[0]))
+    torch.testing.assert_close(both[1], orthogonalize(gradient[1]), atol=2e-5, rtol=0)

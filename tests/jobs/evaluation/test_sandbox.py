@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from curriculum import errors
 from jobs.evaluation import sandbox
 from jobs.evaluation.sandbox import Execution, Limits, SandboxError, run_program, sandbox_missing
 
@@ -72,7 +73,83 @@ for directory in ('/', '/usr', '/usr/bin', '/dev', '/proc', os.path.dirname(os._
         pass
 assert written
 """
+KILL_PARENT = """
+import os, signal, time
+for number in sorted(signal.valid_signals()):
+    for target in (os.getppid(), 0 if number not in (9, 19) else os.getppid()):
+        signal.signal(number, signal.SIG_IGN) if number not in (9, 17, 19) else None
+        os.kill(target, number)
+time.sleep(0.2)
+assert False, 'nothing happened'
+"""
+STARVE_PARENT = """
+import resource, time
+for limit in (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_NOFILE):
+    resource.prlimit(1, limit, (0, 0))
+time.sleep(1)
+assert False
+"""
+CLOSE_EVERYTHING = "import os; os.closerange(0, 1024); os.kill(os.getppid(), 2); os._exit(0)"
+FORGE_RESULT = """
+import os, glob
+for path in ['/proc/self/fd/3', *glob.glob('/proc/1/fd/*'), *glob.glob('/proc/[0-9]*/fd/*')]:
+    try:
+        os.write(os.open(path, os.O_WRONLY), b'{"passed": true, "status": 0, "output": ""}')
+    except OSError:
+        pass
+os._exit(0)
+"""
+REAL_TIME_SIGNAL = "import os; os.kill(os.getpid(), 40)"
+SYSV_MEMORY = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.shmget(0, ctypes.c_size_t(900 << 20), 0o1666) >= 0
+"""
+MEMFD = "import os; os.ftruncate(os.memfd_create('x'), 900 << 20)"
+SHARED_BY_MANY = """
+import mmap, os, time
+for _ in range(5):
+    if os.fork() == 0:
+        held = mmap.mmap(-1, 100 << 20)
+        for at in range(0, len(held), 4096):
+            held[at] = 1
+        time.sleep(1.5)
+        os._exit(0)
+time.sleep(1.5)
+"""
+DAEMONS_HOLD = SHARED_BY_MANY.replace("if os.fork() == 0:", "if os.fork() == 0:\n        os.setsid()")
+KEYRING = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+numbers = {'x86_64': (250, 248), 'aarch64': (219, 217)}[os.uname().machine]
+serial = libc.syscall(numbers[0], 0, -3, 0)
+assert serial > 0
+"""
+FAMILIES = """
+import socket
+made = []
+for family in set(range(0, 46)) - {1, 2, 10}:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
+        try:
+            socket.socket(family, kind); made.append(family)
+        except OSError:
+            pass
+assert made
+"""
+IO_URING = "import ctypes; assert ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120)) >= 0"
 CONTAINED = {
+    "kill parent": KILL_PARENT,
+    "starve parent": STARVE_PARENT,
+    "close everything": CLOSE_EVERYTHING,
+    "forge result": FORGE_RESULT,
+    "real-time signal": REAL_TIME_SIGNAL,
+    "sysv memory": SYSV_MEMORY,
+    "memfd": MEMFD,
+    "memory of many processes": SHARED_BY_MANY,
+    "memory of many sessions": DAEMONS_HOLD,
+    "keyring": KEYRING,
+    "socket families": FAMILIES,
+    "io_uring": IO_URING,
     "fork bomb": FORK_BOMB,
     "endless output": ENDLESS_OUTPUT,
     "endless loop": ENDLESS_LOOP,
@@ -107,7 +184,10 @@ def as_ordinary_user(program: str, directory: Path) -> Execution:
     """Run the sandbox itself as nobody, from a copy of its two files and a Python that nobody may start."""
     for name in ("sandbox.py", "sandbox_init.py"):
         shutil.copy(Path(sandbox.__file__).with_name(name), directory / name)
-    for path in (directory, *directory.parents[:2]):
+    (directory / "curriculum").mkdir()
+    for name in ("__init__.py", "errors.py"):
+        shutil.copy(Path(errors.__file__).with_name(name), directory / "curriculum" / name)
+    for path in (directory, directory / "curriculum", *directory.parents[:2]):
         os.chmod(path, 0o755)
     job = json.dumps({"program": program, "limits": dataclasses.asdict(TIGHT)})
     python = _ordinary_python()
@@ -151,6 +231,48 @@ def run(request: pytest.FixtureRequest, tmp_path: Path):
 def test_a_hostile_program_does_no_harm(run, name: str) -> None:
     result = run(CONTAINED[name])
     assert not result.passed, result
+
+
+def test_what_a_program_may_still_do(run) -> None:
+    result = run("""
+import mmap, multiprocessing, os, signal, socket, subprocess, sys, threading
+socket.socket(socket.AF_INET), socket.socket(socket.AF_INET6)
+a, b = socket.socketpair()
+a.send(b'x'); assert b.recv(1) == b'x'
+held = mmap.mmap(-1, 60 << 20)
+for at in range(0, len(held), 4096):
+    held[at] = 1
+children = [os.fork() for _ in range(2)]  # pages shared by all count once
+if 0 in children:
+    import time; time.sleep(0.3); os._exit(0)
+for child in children:
+    os.waitpid(child, 0)
+thread = threading.Thread(target=print); thread.start(); thread.join()
+assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+assert subprocess.run([sys.executable, '-c', 'print(1)'], capture_output=True).stdout == b'1\\n'
+print('fine')
+""")
+    assert result.passed, result
+
+
+def test_memory_of_all_processes_together_is_what_ends_a_program() -> None:
+    limits = dataclasses.replace(TIGHT, cpu_seconds=10, wall_seconds=20)
+    assert run_program(SHARED_BY_MANY.replace("1.5", "15"), limits=limits).outcome == "memory"
+
+
+def test_a_program_that_kills_its_judge_fails_alone() -> None:
+    """Also where nothing isolates it; the next answer is judged as if nothing had been."""
+    for isolated in (True, False):
+        killed = sandbox._run("import os; os.kill(os.getppid(), 9); os._exit(0)", TIGHT, isolated=isolated)
+        interrupted = sandbox._run("import os; os.kill(os.getppid(), 2)", TIGHT, isolated=isolated)
+        assert not killed.passed and interrupted.passed
+        assert sandbox._run("assert 1 + 1 == 2", TIGHT, isolated=isolated).passed
+
+
+def test_where_the_sandbox_works_unsafe_changes_nothing(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    run_program(f"open({str(canary)!r}, 'w').write('x')", unsafe=True, limits=TIGHT)
+    assert not canary.exists()
 
 
 def test_an_honest_program_passes_and_may_use_its_tmp(run) -> None:

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from curriculum.errors import RecipeError
+from curriculum.errors import InputError, RecipeError
 from curriculum.load import load_recipe, plain
 from curriculum.model_spec import ConceptSpec, CrcSpec, IrcSpec, ModelSpec, NcpSpec, VqSpec
 from curriculum.schema import InitSpec
 from curriculum.tokens import tokens_before
 from jobs.graph import build_graph
+from jobs.training.checkpoint_fit import WrongCheckpoint
 from jobs.training.initial_checkpoint import (
     InitialCheckpoint,
     check_load,
+    check_place,
     initial_names,
     load_pinned,
     pin_checkpoint,
 )
-from jobs.training.load_initial import WrongCheckpoint
 from jobs.training.metric_log import read_metrics
 from jobs.training.train_job import TrainJob
 from jobs.training.train_loop import train
 from jobs.training.transition import describe_transition, transition_banner
 from ncp_model import build_model
-from ncp_model.hf import save_pretrained
+from ncp_model.hf import load_model, save_pretrained
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 from tests.ncp_process import SMALL, read_checkpoint
@@ -260,3 +264,146 @@ def test_full_counts_its_parents_tokens_as_its_own() -> None:
         load_recipe(two, ["stage2.init.load=full"])
     with pytest.raises(RecipeError, match=r"must be its 512; it is 1024"):
         load_recipe(two, ["stage2.init.load=full", "stage2.global_batch_tokens=1024"])
+
+
+def _rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    file = sorted(folder.glob("*.safetensors"))[0]
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+
+
+def _edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
+
+
+def _cast(dtype: torch.dtype) -> Callable[[Path], None]:
+    return lambda folder: _rewrite(folder, lambda t: t.update({FIRST: t[FIRST].to(dtype)}))
+
+
+FIRST = "embed_tokens.weight"
+INDEX = "model.safetensors.index.json"
+SHARDS_OF = "model-00001-of-"
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing shard": (
+        lambda f: sorted(f.glob("*.safetensors"))[1].unlink(),
+        r"names model-00002-of-\d+.*no such file",
+    ),
+    "cut shard": (
+        lambda f: os.truncate(sorted(f.glob("*.safetensors"))[0], 100_000),
+        rf"{SHARDS_OF}\d+.safetensors: has 100,000 bytes, its header says",
+    ),
+    "empty shard": (lambda f: os.truncate(sorted(f.glob("*.safetensors"))[0], 0), rf"{SHARDS_OF}.*no whole"),
+    "grown shard": (
+        lambda f: os.truncate(sorted(f.glob("*.safetensors"))[0], 9_000_000),
+        rf"{SHARDS_OF}.*cut or added",
+    ),
+    "lfs pointer": (
+        lambda f: sorted(f.glob("*.safetensors"))[0].write_bytes(POINTER),
+        rf"{SHARDS_OF}\d+.safetensors: is a Git LFS pointer.*git lfs pull",
+    ),
+    "lfs config": (lambda f: (f / "config.json").write_bytes(POINTER), "config.json: is a Git LFS pointer"),
+    "lfs index": (lambda f: (f / INDEX).write_bytes(POINTER), "index.json: is a Git LFS pointer"),
+    "html page": (
+        lambda f: sorted(f.glob("*.safetensors"))[0].write_bytes(b"<!DOCTYPE html>" * 99),
+        SHARDS_OF,
+    ),
+    "no weight_map": (
+        lambda f: _edit(f / INDEX, lambda i: i.pop("weight_map")),
+        "index.json: has no weight_map",
+    ),
+    "empty weight_map": (
+        lambda f: _edit(f / INDEX, lambda i: i.update(weight_map={})),
+        "index.json: has no weight_map",
+    ),
+    "a way out": (
+        lambda f: _edit(f / INDEX, lambda i: i["weight_map"].update({FIRST: "../x.safetensors"})),
+        "weight_map.embed_tokens.weight = '../x.safetensors'",
+    ),
+    "index of elsewhere": (
+        lambda f: _edit(
+            f / INDEX, lambda i: i["weight_map"].update({FIRST: "model-00002-of-00003.safetensors"})
+        ),
+        "embed_tokens.weight is in model-00001",
+    ),
+    "fp8": (_cast(torch.float8_e4m3fn), "embed_tokens.weight has dtype F8_E4M3: convert"),
+    "int8": (_cast(torch.int8), "embed_tokens.weight has dtype I8: convert"),
+    "float64": (_cast(torch.float64), "embed_tokens.weight has dtype F64: convert"),
+    "wrong shape": (
+        lambda f: _rewrite(f, lambda t: t.update({FIRST: torch.zeros(512, 31)})),
+        r"embed_tokens.weight has shape \(512, 31\), the model needs \(512, 32\)",
+    ),
+    "a tensor twice": (
+        lambda f: (
+            save_file({FIRST: torch.zeros(2)}, sorted(f.glob("*.safetensors"))[0].with_name("zz.safetensors"))
+            or _edit(f / INDEX, lambda i: i["weight_map"].update({"other": "zz.safetensors"}))
+        ),
+        "embed_tokens.weight is in model-00001.* and in zz",
+    ),
+    "tied": (
+        lambda f: _edit(f / "config.json", lambda c: c.update(tie_word_embeddings=True)),
+        "tie_word_embeddings = True",
+    ),
+    "unknown field": (
+        lambda f: _edit(f / "config.json", lambda c: c.update(window_bonus=3)),
+        "window_bonus = 3",
+    ),
+    "null size": (
+        lambda f: _edit(f / "config.json", lambda c: c.update(hidden_size=None)),
+        "hidden_size = None",
+    ),
+}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that somebody else wrote: three shards, an index, and a config.json without our specification."""
+    folder = tmp_path_factory.mktemp("published")
+    save_pretrained(build_model(NCP, seed=1).state_dict(), NCP, folder, shard_bytes=140_000)
+    _edit(folder / "config.json", lambda config: config.pop("ncp_model_spec"))
+    return folder
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_folder_that_cannot_be_loaded_is_refused_by_name_before_it_is_pinned(
+    damage: str, published: Path, tmp_path: Path
+) -> None:
+    change, message = DAMAGES[damage]
+    folder = tmp_path / "damaged"
+    shutil.copytree(published, folder)
+    change(folder)
+    own = Storage(str(tmp_path / "own"))
+    for refused in (
+        lambda: pin_checkpoint(own, "base", str(folder)),
+        lambda: check_place("base", str(folder), NCP),
+    ):
+        with pytest.raises(RecipeError, match=message) as caught:
+            refused()
+        assert str(caught.value).startswith("init.from base: ") and "\n" not in str(caught.value)
+    assert own.keys("") == []
+    with pytest.raises(InputError, match=message):  # the same words when a folder is loaded without a run
+        load_model(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_becomes_the_same_numbers_in_single(dtype: torch.dtype, tmp_path: Path) -> None:
+    weights = build_model(NCP, seed=1).state_dict()
+    save_pretrained(weights, NCP, tmp_path, dtype=dtype)
+    check_place("base", str(tmp_path), NCP)
+    loaded = load_model(tmp_path).state_dict()
+    assert_equal(loaded, {name: tensor.to(dtype).float() for name, tensor in weights.items()})
+
+
+def test_a_folder_of_another_model_is_refused_while_it_is_planned(published: Path, tmp_path: Path) -> None:
+    place = str(published)
+    theirs = pin_checkpoint(Storage(str(tmp_path)), "base", place).model
+    with pytest.raises(
+        WrongCheckpoint, match=r"model.window_includes_self is False there and True in the recipe"
+    ):
+        check_place("base", place, NCP)
+    check_place("base", place, ModelSpec.from_dict(theirs or {}))
+    with pytest.raises(WrongCheckpoint, match=r"model.hidden_size is 32 there and 64"):
+        check_place("base", place, replace(ModelSpec.from_dict(theirs or {}), hidden_size=64))

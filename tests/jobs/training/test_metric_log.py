@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +73,39 @@ def test_resuming_any_number_of_times_leaves_one_row_a_step(resume_points: list[
         writer.close_segment()
         reached = max(reached, first + 4)
     assert [row.step for row in read_metrics(storage, "s")] == list(range(1, reached + 1))
+
+
+def test_what_json_cannot_say_is_null_with_a_word_and_scalars_are_numbers(storage: Storage) -> None:
+    writer = MetricWriter(storage, "steps/scalars", attempt=1)
+    values = {
+        "ntp": float("nan"),
+        "up": float("inf"),
+        "down": np.float32("-inf"),
+        "half": np.float32(0.5),
+        "count": np.int64(7),
+        "yes": np.bool_(True),
+        "torch": torch.tensor(0.25),
+        "one": torch.tensor([3]),
+        "many": torch.zeros(2),
+        "none": None,
+        "text": "ff",
+    }
+    writer.add(MetricRow(step=1, values=values, timing={"seconds": float("nan")}))
+    writer.add(MetricRow(step=2, values={"ntp": 1.0}, timing={}))
+    writer.close_segment()
+    (key,) = (key for key in storage.keys("steps/scalars/metrics") if key.endswith(".jsonl"))
+    for line in storage.read_bytes(key).splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+    first, second = read_metrics(storage, "steps/scalars")
+    assert first.values == {
+        **dict.fromkeys(("ntp", "up", "down", "many", "none")),
+        "half": 0.5,
+        "count": 7,
+        "yes": True,
+        "torch": 0.25,
+        "one": 3,
+        "text": "ff",
+        "not_finite": {"ntp": "nan", "up": "inf", "down": "-inf", "many": "Tensor"},
+    }
+    assert first.timing == {"seconds": None, "not_finite": {"seconds": "nan"}}
+    assert second.values == {"ntp": 1.0}

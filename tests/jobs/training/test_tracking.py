@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +19,13 @@ import pytest
 
 from curriculum.load import load_recipe
 from curriculum.schema import PrecisionSpec
+from jobs.doctor import _wandb
+from jobs.training import tracking
 from jobs.training.alerts import alert_keys, read_alert
 from jobs.training.metric_log import MetricRow
-from jobs.training.tracking import NoTracker, open_tracker
+from jobs.training.tracking import NoTracker, WandbTracker, open_tracker
 from jobs.training.train_job import Parent, TrainJob
+from jobs.training.wandb_mode import wandb_mode
 from pipeline.storage import Storage
 
 
@@ -76,8 +86,9 @@ def test_restarts_continue_the_same_offline_run_with_config_and_lineage(
 def no_wandb_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "wandb-own"))
-    for name in ("WANDB_API_KEY", "WANDB_DIR"):
+    for name in ("WANDB_API_KEY", "WANDB_DIR", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
 
 
 @pytest.mark.parametrize("url", ["{folder}/store", "memory://tracking-folders"])
@@ -93,15 +104,191 @@ def test_the_offline_folder_is_kept_beside_the_step(
     assert any(key.endswith("run-0123456789ab.wandb") for key in kept), kept
 
 
-def test_wandb_in_trouble_is_an_alert_and_training_goes_on(
+def test_a_refused_key_is_an_alert_and_the_attempt_is_kept_offline(
     tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "not a key")
+    with http_server() as url:
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+        monkeypatch.setenv("WANDB_API_KEY", "not a key")
+        job = _tracked(tmp_path, rows=2)
+    (message,) = _alerts(job)
+    assert "refused" in message and "offline" in message
+    assert _kept_steps(job) == [1, 2]
+
+
+def test_a_server_that_is_not_there_makes_an_offline_copy_at_once(
+    tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    job = _tracked(tmp_path, rows=2)
+    (message,) = _alerts(job)
+    assert "does not answer" in message
+    assert _kept_steps(job) == [1, 2]
+
+
+def test_a_server_that_never_answers_makes_an_offline_copy_at_once(
+    tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "PROBE_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepted by the kernel, answered by nobody
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        job = _tracked(tmp_path, rows=2)
+    (message,) = _alerts(job)
+    assert "does not answer" in message
+    assert _kept_steps(job) == [1, 2]
+
+
+def test_a_server_that_stops_answering_after_the_first_word_makes_an_offline_copy(
+    tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "INIT_SECONDS", 2.0)
+    with http_server(silent_to_post=True) as url:
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        job = _tracked(tmp_path, rows=2)
+    assert any("offline" in message for message in _alerts(job))
+    assert _kept_steps(job) == [1, 2]
+
+
+def test_a_killed_service_is_an_alert_and_the_rows_are_kept_by_another(
+    tmp_path: Path, no_wandb_settings: None
+) -> None:
     job = _job("ncp-tests", str(tmp_path / "store"))
-    assert isinstance(open_tracker(job), NoTracker)
+    tracker = open_tracker(job)
+    assert isinstance(tracker, WandbTracker)
+    tracker.log(_row(1))
+    os.kill(_service(tracker), signal.SIGKILL)
+    for step in range(2, 5):
+        tracker.log(_row(step))
+    tracker.close()
+    assert any("W&B failed" in message for message in _alerts(job))
+    assert _kept_steps(job)[-1] == 4
+
+
+def test_a_service_that_stands_still_is_left_after_its_time(
+    tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "FINISH_SECONDS", 2.0)
+    job = _job("ncp-tests", str(tmp_path / "store"))
+    tracker = open_tracker(job)
+    assert isinstance(tracker, WandbTracker)
+    service = _service(tracker)
+    os.kill(service, signal.SIGSTOP)
+    try:
+        for step in range(1, 4000):
+            tracker.log(_row(step))  # far more than a pipe holds
+        tracker.close()
+    finally:
+        os.kill(service, signal.SIGKILL)
+    assert not tracker._thread.is_alive()
+    assert any("did not finish" in message for message in _alerts(job))
+
+
+@pytest.mark.parametrize("asked", ["offline", "disabled", "dryrun", "Disabled", "onlin"])
+def test_the_mode_that_was_asked_for_is_honoured_with_a_key_too(
+    asked: str, tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_MODE", asked)
+    mode = wandb_mode()
+    assert (
+        mode.mode == ("disabled" if asked.lower() == "disabled" else "offline") and asked.lower() in mode.why
+    )
+    if mode.mode == "disabled":
+        assert isinstance(open_tracker(_job("ncp-tests", str(tmp_path / "store"))), NoTracker)
+        assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "mode"),
+    [
+        ("machine api.wandb.ai login user password secret", "", "online"),
+        ("machine wandb.example login user password secret", "https://wandb.example:8080", "online"),
+        ("machine api.wandb.ai.example login user password secret", "", "offline"),
+        ("# machine api.wandb.ai login user password secret", "", "offline"),
+        ("machine api.wandb.ai login user", "", "offline"),
+        ("machine", "", "offline"),
+        ("", "", "offline"),
+    ],
+)
+def test_a_key_in_netrc_is_one_and_the_doctor_says_the_same(
+    text: str, url: str, mode: str, tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").write_text(text + "\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "keys"))
+    if url:
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+    found = wandb_mode()
+    assert found.mode == mode and "secret" not in found.why
+    check = _wandb()
+    assert check.ok == (mode == "online") and check.found == f"{mode}: {found.why}"
+
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+
+
+@contextlib.contextmanager
+def http_server(*, silent_to_post: bool = False) -> Iterator[str]:
+    """A loopback server that answers 404, or stops answering when it is asked for something."""
+    over = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def do_POST(self) -> None:
+            if silent_to_post:
+                over.wait()
+            else:
+                self.send_error(401)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        over.set()
+        server.shutdown()
+
+
+def _tracked(folder: Path, rows: int) -> TrainJob:
+    job = _job("ncp-tests", str(folder / "store"))
+    tracker = open_tracker(job)
+    for step in range(1, rows + 1):
+        tracker.log(_row(step))
+    tracker.close()
+    return job
+
+
+def _alerts(job: TrainJob) -> list[str]:
     storage = Storage(job.storage_url)
-    (key,) = alert_keys(storage, job.step_key)
-    assert read_alert(storage, key).kind == "no_tracker"
+    return [read_alert(storage, key).message for key in alert_keys(storage, job.step_key)]
+
+
+def _kept_steps(job: TrainJob) -> list[int]:
+    """Steps in the newest offline folder."""
+    folder = sorted(Path(job.storage_url, job.step_key, "wandb").glob("offline-run-*"))[-1]
+    return [record["history"]["item"]["_step"] for record in _records(folder) if record["type"] == "history"]
+
+
+def _service(tracker: WandbTracker) -> int:
+    """The process id of the wandb-core that a tracker's process started, once it takes rows."""
+    while True:
+        process = tracker._process
+        for path in Path("/proc").glob("[0-9]*/stat") if process else ():
+            with contextlib.suppress(OSError):
+                pid, rest = path.read_text().split(" (", 1)
+                parent = rest.rpartition(") ")[2].split()[1]
+                runs = list(Path(str(tracker._settings["dir"])).rglob("run-*.wandb"))
+                if int(parent) == process.pid and runs:
+                    return int(pid)
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:

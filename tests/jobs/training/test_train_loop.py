@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,13 @@ import torch.distributed as dist
 from curriculum.optimizer_spec import OptimizerSpec
 from curriculum.schedule import learning_rate
 from curriculum.schema import ScheduleSpec
+from jobs.training import train_loop
+from jobs.training.alerts import alert_keys, read_alert
 from jobs.training.metric_log import read_metrics
 from jobs.training.train_job import Parent, TrainJob
 from jobs.training.train_loop import NonFiniteLoss, train
+from jobs.training.train_step import RankBatch, load_rank_batch
+from ncp_model.losses import IGNORE
 from pipeline.dag.lease import Superseded
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
@@ -70,6 +75,37 @@ def test_stopping_and_resuming_takes_the_very_same_steps(storage_url: str, one_r
     parts = small_job(storage_url, "parts")
     assert_equal(milestone_tensors(whole, 8), milestone_tensors(parts, 8))
     assert metric_values(whole) == metric_values(parts)
+
+
+def test_a_global_batch_without_one_label_changes_nothing_and_the_training_goes_on(
+    storage_url: str, one_rank: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blank_third(*arguments: Any) -> RankBatch:
+        batch = load_rank_batch(*arguments)
+        if arguments[2] != 2:
+            return batch
+        blank = [
+            replace(micro, labels=torch.full_like(micro.labels, IGNORE)) for micro in batch.micro_batches
+        ]
+        counts = batch.counts.clone()
+        counts[:3] = 0
+        return RankBatch(micro_batches=blank, counts=counts)
+
+    monkeypatch.setattr(train_loop, "load_rank_batch", blank_third)
+    before = hold(small_job(storage_url, "before-blank", stop=2))
+    train(before)
+    job = hold(small_job(storage_url, "blank", stop=3))
+    train(job)
+    rows = metric_values(job)
+    assert_equal(milestone_tensors(before, 2), milestone_tensors(job, 3))  # weights, moments and step counts
+    assert [rows[2][name] for name in ("ntp", "ncp", "vq", "z", "grad_norm")] == [None] * 5
+    assert (rows[2]["skipped"], rows[2]["skips"], rows[2]["tokens_in_stage"]) == (1, 0, 3 * 512)
+    storage = Storage(storage_url)
+    assert [read_alert(storage, key).kind for key in alert_keys(storage, job.step_key)] == ["no_labels"]
+    train(hold(small_job(storage_url, "blank", stop=5, attempt=2)))
+    rows = metric_values(job)
+    assert len(rows) == 5 and rows[3]["ntp"] > 0 and rows[4]["batch_digest"] != rows[3]["batch_digest"]
+    assert rows[3]["lr"] == learning_rate(job.stage, 3)
 
 
 def test_a_loop_that_is_already_at_its_stop_does_nothing(storage_url: str, one_rank: None) -> None:
