@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curriculum.errors import RecipeError, nearest
-from curriculum.load import build
 from curriculum.schema import Recipe
+from jobs.recorded import recorded_recipe
 from jobs.runs import read_run
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
@@ -43,7 +43,7 @@ def find_checkpoint(storage: Storage, reference: str) -> CheckpointRef:
     if match is None:
         raise RecipeError(f"checkpoint {reference!r}: not of the form RUN, RUN/STAGE or RUN/STAGE@STEP")
     record = read_run(storage, match["run"])
-    recipe = build(Recipe, record["recipe"], "")
+    recipe = recorded_recipe(record)
     stages = {step["name"]: step for step in record["steps"] if step["kind"] == "stage"}
     if match["stage"] is not None and match["stage"] not in stages:
         raise RecipeError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from curriculum.load import build
 from curriculum.schema import Recipe
 from curriculum.tokens import tokens_before
 from jobs.evaluation.mixture import mixture_average
+from jobs.recorded import recorded_recipe
 from jobs.report.model import Curve
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
@@ -19,7 +19,7 @@ FEWEST = 3
 
 def evaluation_curves(storage: Storage, record: Mapping[str, Any]) -> tuple[Curve, ...]:
     """One curve a measure, through all checkpoints of the run that were evaluated; none for fewer than FEWEST."""
-    recipe = build(Recipe, record["recipe"], "")
+    recipe = recorded_recipe(record)
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for step in record["steps"]:
         receipt = StepStore(storage, step["key"]).receipt() if step["kind"] == "evaluation" else None

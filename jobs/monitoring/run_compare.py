@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from curriculum.load import build
-from curriculum.schema import Recipe
 from curriculum.tokens import stage_steps
 from jobs.evaluation.comparison import (
     WINDOW,
@@ -27,6 +25,7 @@ from jobs.evaluation.comparison import (
 from jobs.evaluation.suite_error import suite_stderr
 from jobs.evaluation_runs.table import evaluation_rows
 from jobs.monitoring.run_curves import stage_curve
+from jobs.recorded import recorded_recipe
 from jobs.runs import read_run
 from pipeline.storage import Storage
 
@@ -156,7 +155,7 @@ def _notes(storage: Storage, stage: str, pairs: Sequence[tuple[LossCurve, LossCu
     batches = set()
     for pair in pairs:
         for curve in pair:
-            spec = build(Recipe, read_run(storage, curve.run)["recipe"], "").stages[stage]
+            spec = recorded_recipe(read_run(storage, curve.run)).stages[stage]
             batches.add(spec.global_batch_tokens)
             budget = stage_steps(spec) * spec.global_batch_tokens
             if curve.tokens[-1] < budget:
