@@ -46,7 +46,11 @@ def _row(overview: RunOverview) -> str:
         f"<td>{number(losses[-1] if losses else None, 4)}</td>",
         f"<td>{MISSING if overview.rate is None else f'{overview.rate:,.0f}'}</td>",
         f"<td>{MISSING if overview.eta_seconds is None else duration(overview.eta_seconds)}</td>",
-        f'<td class="left">{escape(", ".join(now)) or MISSING}</td>',
-        f'<td class="left soft rare">{time.strftime("%Y-%m-%d %H:%M", time.gmtime(status.created))}</td>',
+        f'<td class="left">{escape(status.problem or ", ".join(now)) or MISSING}</td>',
+        f'<td class="left soft rare">{_created(status.created)}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _created(at: float | None) -> str:
+    return MISSING if at is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))

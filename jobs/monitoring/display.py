@@ -112,7 +112,7 @@ class RunDisplay:
         for step, attempt in running:
             if step.milestone is not None and (step.name, attempt) not in self._banners:
                 transition = read_transition(self._storage, step.key)
-                if transition is not None:
+                if transition is not None and transition.get("attempt") == attempt:
                     self._banners.add((step.name, attempt))
                     banners.append(f"  {transition_banner(transition)}")
             progress = step_store(self._storage, step).progress()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from curriculum.schema import Recipe
 from curriculum.tokens import tokens_before
 from jobs.evaluation.mixture import mixture_average
-from jobs.recorded import recorded_recipe
+from jobs.recorded import reading, recorded_recipe
 from jobs.report.model import Curve
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 FEWEST = 3
@@ -22,14 +24,17 @@ def evaluation_curves(storage: Storage, record: Mapping[str, Any]) -> tuple[Curv
     recipe = recorded_recipe(record)
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for step in record["steps"]:
-        receipt = StepStore(storage, step["key"]).receipt() if step["kind"] == "evaluation" else None
-        if receipt is None:
+        if step["kind"] != "evaluation":
             continue
-        stage = recipe.stages[receipt["stage"]]
-        tokens = tokens_before(recipe, receipt["stage"]) + receipt["step"] * stage.global_batch_tokens
-        for name, value in _measures(recipe, receipt["result"]).items():
-            if value is not None:
-                points.setdefault(name, []).append((float(tokens), value))
+        with contextlib.suppress(DamagedRecord), reading(step["key"]):  # the run's status names it
+            receipt = StepStore(storage, step["key"]).receipt()
+            if receipt is None:
+                continue
+            stage = recipe.stages[receipt["stage"]]
+            tokens = tokens_before(recipe, receipt["stage"]) + receipt["step"] * stage.global_batch_tokens
+            for name, value in _measures(recipe, receipt["result"]).items():
+                if value is not None:
+                    points.setdefault(name, []).append((float(tokens), value))
     return tuple(
         Curve(
             key=f"evaluation {title}",

@@ -25,9 +25,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from curriculum.schema import NotifySpec
+from jobs.recorded import reading
 from jobs.training.alerts import alert_keys, read_alert
 from pipeline.dag.runner import Outcome, Stopped
 from pipeline.dag.step import Step
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 URL_VARIABLE = "NCP_NOTIFY_URL"
@@ -75,7 +77,7 @@ class Notifier:
     ) -> None:
         if not self.enabled:
             return
-        if error is not None and not isinstance(error, Stopped):
+        if isinstance(error, Exception) and not isinstance(error, Stopped):  # a signal is a stop, no failure
             self._put("failed", None, "error", f"{type(error).__name__}: {error}")
         self._over.set()
         self._thread.join(CLOSE_SECONDS)
@@ -121,16 +123,18 @@ class Notifier:
                 for key in alert_keys(self._storage, step):
                     if key not in self._seen:
                         self._seen.add(key)
-                        alert = read_alert(self._storage, key)
-                        self._put(
-                            "alert",
-                            name,
-                            alert.severity,
-                            f"{alert.kind}: {alert.message}",
-                            optimizer_step=alert.step,
-                        )
+                        self._tell_alert(name, key)
         except (OSError, ValueError) as error:
             self._say(f"notify: alerts could not be read ({type(error).__name__}: {error})")
+
+    def _tell_alert(self, step: str, key: str) -> None:
+        try:
+            with reading(self._storage.uri(key)):
+                alert = read_alert(self._storage, key)
+        except DamagedRecord as error:
+            self._put("alert", step, "error", f"unreadable: {error}")
+            return
+        self._put("alert", step, alert.severity, f"{alert.kind}: {alert.message}", optimizer_step=alert.step)
 
     def _send(self, payload: Mapping[str, Any]) -> None:
         for name, send in (("url", self._post), ("command", self._call)):

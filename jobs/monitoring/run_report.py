@@ -66,7 +66,7 @@ def run_report(storage: Storage, run: str, *, columns: Callable[[str], Columns] 
         name=run,
         recipe=recipe.recipe,
         status=_status_without_report(overview.status),
-        created=_utc(record["created"]),
+        created="unknown" if record["created"] is None else _utc(record["created"]),
         description=recipe.description,
         stages=tuple(_stage_view(recipe, stage) for stage in overview.stages),
         curves=(*_curves(recipe, metrics), *evaluation_curves(storage, record)),
