@@ -20,7 +20,7 @@ from curriculum.load import build
 from curriculum.schema import Recipe
 from pipeline.records import DamagedRecord
 
-_STEP_KEYS = {"name": str, "kind": str, "key": str, "fingerprint": str}
+_STEP_KEYS = ("name", "kind", "key")
 
 
 def checked_record(record: Any, place: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def checked_record(record: Any, place: str) -> dict[str, Any]:
     record = {"overrides": [], "pins": {}, "created": None, **record}
     if not isinstance(record["created"], int | float):
         record["created"] = None
-    steps = [{"milestone": None, "needs": [], "evaluates": None, **step} for step in steps]
+    steps = [{"fingerprint": "", "milestone": None, "needs": [], "evaluates": None, **step} for step in steps]
     stages = recipe.get("stages")
     if isinstance(stages, dict):
         recipe = {**recipe, "stages": _in_order(stages, record.get("stages"), steps)}
@@ -78,7 +78,7 @@ def reading(place: str) -> Iterator[None]:
 
 
 def _is_step(step: Any) -> bool:
-    return isinstance(step, dict) and all(isinstance(step.get(key), kind) for key, kind in _STEP_KEYS.items())
+    return isinstance(step, dict) and all(isinstance(step.get(key), str) for key in _STEP_KEYS)
 
 
 def _in_order(stages: Mapping[str, Any], listed: Any, steps: list[dict[str, Any]]) -> dict[str, Any]:

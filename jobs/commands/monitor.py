@@ -14,9 +14,9 @@ import typer
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.commands.terminal import out, print_evaluations, say
 from jobs.exit_codes import USAGE
-from jobs.monitoring.run_overview import run_overview
+from jobs.monitoring.run_overview import run_overview, run_overviews
 from jobs.monitoring.status_view import print_run, print_run_list
-from jobs.runs import list_runs
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 WATCH_SECONDS = 2.0
@@ -33,7 +33,7 @@ def status(
     """Where it is, read from storage alone. Example: ncp status demo-1a2b3c --watch"""
     opened = Storage(storage)
     while True:
-        overviews = [run_overview(opened, name) for name in ([run] if run else list_runs(opened))]
+        overviews = [run_overview(opened, run)] if run else list(run_overviews(opened))
         if as_json:
             print(json.dumps([overview.record() for overview in overviews], indent=1), flush=True)
         else:
@@ -95,9 +95,20 @@ def report(
     from jobs.report.page import render_page
 
     opened = Storage(storage)
-    runs = list(dict.fromkeys(runs))
+    reports, unreadable = {}, []
+    for run in dict.fromkeys(runs):
+        try:
+            reports[run] = run_report(opened, run)
+        except DamagedRecord as error:
+            unreadable.append(str(error))
+    if not reports:
+        raise DamagedRecord("; ".join(unreadable))
+    for reason in unreadable:
+        print(f"warning: left out: {reason}", file=sys.stderr)
+    runs = list(reports)
     comparisons, notes = first_against_others(opened, runs)
-    page = render_page([run_report(opened, run) for run in runs], comparisons, notes).encode()
+    left_out = [f"Left out: {reason}." for reason in unreadable]
+    page = render_page(list(reports.values()), comparisons, [*notes, *left_out]).encode()
     if len(runs) == 1:
         print_evaluations(opened, runs[0])
     if to is not None:
