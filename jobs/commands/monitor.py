@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from curriculum.errors import InputError
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.commands.terminal import out, print_evaluations, say
 from jobs.exit_codes import USAGE
@@ -53,7 +54,7 @@ def dashboard(
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but loopback shows the runs to a network.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8300,
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8300,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="Answer under this name too (beside localhost and addresses).", metavar="NAME"),
@@ -95,6 +96,10 @@ def report(
     from jobs.report.page import render_page
 
     opened = Storage(storage)
+    if to is not None and not to.parent.is_dir():
+        raise InputError(
+            f"--to: {str(to)!r}: there is no folder {str(to.parent)!r}; make it, or give another path"
+        )
     reports, unreadable = {}, []
     for run in dict.fromkeys(runs):
         try:

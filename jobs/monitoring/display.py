@@ -141,5 +141,7 @@ class RunDisplay:
             self._live_lines = 0
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        """A terminal that is gone (a closed pipe, a lost session) ends no run: its lines go to the log alone."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
