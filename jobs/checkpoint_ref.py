@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from curriculum.errors import RecipeError, nearest
-from curriculum.load import build
+from curriculum.errors import InputError, RecipeError, nearest
 from curriculum.schema import Recipe
+from jobs.recorded import recorded_recipe
 from jobs.runs import read_run
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
@@ -43,7 +43,7 @@ def find_checkpoint(storage: Storage, reference: str) -> CheckpointRef:
     if match is None:
         raise RecipeError(f"checkpoint {reference!r}: not of the form RUN, RUN/STAGE or RUN/STAGE@STEP")
     record = read_run(storage, match["run"])
-    recipe = build(Recipe, record["recipe"], "")
+    recipe = recorded_recipe(record)
     stages = {step["name"]: step for step in record["steps"] if step["kind"] == "stage"}
     if match["stage"] is not None and match["stage"] not in stages:
         raise RecipeError(
@@ -87,7 +87,12 @@ def load_checkpoint(
 
 
 def load_folder(folder: Path, device: str = "cpu") -> tuple[NCPModel, Tokenizer]:
-    """A model from a folder of safetensors (`ncp export`, or the public forms) with a `tokenizer.json` beside them."""
+    """A model from a folder of safetensors (`ncp export`, or the public forms) with a `tokenizer.json` beside them.
+
+    Raises InputError naming the folder for files that are missing, cut or of another form.
+    """
+    from safetensors import SafetensorError
+
     from ncp_model.hf import load_model
     from pipeline.data.tokenizer import Tokenizer
 
@@ -96,9 +101,18 @@ def load_folder(folder: Path, device: str = "cpu") -> tuple[NCPModel, Tokenizer]
         raise RecipeError(
             f"checkpoint {str(folder)!r}: no tokenizer.json in it; copy the model's tokenizer there"
         )
-    return load_model(folder, device=device).eval(), Tokenizer.load(
-        Storage(str(folder.absolute())), tokenizer.name
-    )
+    try:
+        return load_model(folder, device=device).eval(), Tokenizer.load(
+            Storage(str(folder.absolute())), tokenizer.name
+        )
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        # whatever the readers of other people's files make of a missing field, broken JSON, a shard cut in half
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(
+            f"checkpoint {str(folder)!r}: cannot be read ({reason}); fetch config.json and every shard again"
+        ) from error
 
 
 def _tokenizer_key(storage: Storage, record: dict[str, Any]) -> str:

@@ -1,19 +1,15 @@
-"""The `ncp` command line: thin. It registers the commands, and turns errors into one line and an exit code.
-
-Exit codes: 0 done, 1 failed, 2 wrong usage or bad input, 3 refused by a gate, 4 stopped.
-"""
+"""The `ncp` command line: thin. It registers the commands; errors become one line and an exit code in `jobs.boundary`."""
 
 from __future__ import annotations
 
-import errno
+import io
+import signal
 import sys
 from typing import Annotated
 
 import typer
 
-from curriculum.errors import RecipeError
-from jobs.assets import AssetError
-from jobs.cluster.preflight import PreflightError
+from jobs.boundary import CommandGroup, run_command
 from jobs.commands import (
     checkpoints,
     compare,
@@ -27,20 +23,16 @@ from jobs.commands import (
     watch,
 )
 from jobs.commands.terminal import out
-from jobs.evaluation.comparison import ComparisonError
-from jobs.evaluation.suites import SuiteError
-from jobs.exit_codes import FAILED, USAGE
+from jobs.exit_codes import EXIT_CODES
 from pipeline.answers import LOOK_SECONDS, set_patience
-from pipeline.data.errors import ShardError, SourceError
-from pipeline.storage import StorageError
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""What a full or read-only disk answers."""
 app = typer.Typer(
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Train latent-space language models by next-concept prediction on the OLMo 3 curriculum, on Ray.",
+    epilog=EXIT_CODES,
 )
 app.command()(run.plan)
 app.command()(run.run)
@@ -79,29 +71,13 @@ def assets(
 
 
 def main() -> None:
-    """Entry point: user errors are one line on stderr and exit code 2; a traceback is a bug."""
+    """Entry point. SIGTERM ends a command as Ctrl-C does; output takes any text."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     set_patience(LOOK_SECONDS)  # a run that has begun waits longer
-    try:
-        app()
-    except (
-        AssetError,
-        ComparisonError,
-        PreflightError,
-        RecipeError,
-        ShardError,
-        SourceError,
-        StorageError,
-        SuiteError,
-    ) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(USAGE)
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        print(
-            f"error: {error}; make room and give the command again: it goes on where it was", file=sys.stderr
-        )
-        sys.exit(FAILED)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(run_command(app, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -16,16 +16,17 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from curriculum.load import build
-from curriculum.schema import SourceSpec
-from jobs.runs import run_records
+from curriculum.errors import InputError
+from jobs.recorded import reading, recorded_recipe, unknown_keys
+from jobs.runs import UnreadableRun, all_runs
 from jobs.training.initial_checkpoint import initial_pin_key
 from pipeline.dag.lease import Held, Lease, LeaseBook, Superseded
 from pipeline.dag.store import StepStore
 from pipeline.data.pins import pin_key
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 COLLECTOR = "gc"
@@ -42,45 +43,97 @@ class Unnamed:
     bytes: int
     held: str = ""
     """Who is computing it now: then it stays."""
+    kept: str = ""
+    """Which record cannot be read that may name it: then it stays too."""
+
+
+@dataclass
+class _Named:
+    """What the records of all runs name; `unread` says which records cannot be read, so that this is not all."""
+
+    keys: set[str]
+    fingerprints: set[str]
+    pins: set[str]
+    places: set[str]
+    """Where pinned builtin text is laid out."""
+    unread: list[str]
 
 
 def unnamed(storage: Storage) -> list[Unnamed]:
-    """Everything that no run names, as of now. Only reads."""
-    keys, fingerprints, pins = set(), set(), set()
-    for record in run_records(storage):
-        keys |= {step["key"] for step in record["steps"]}
-        fingerprints |= {step["fingerprint"] for step in record["steps"]}
-        for source, spec in record["recipe"]["sources"].items():
-            pins.add(pin_key(source, build(SourceSpec, spec, f"sources.{source}")))
-        for origin in _initial_checkpoints(record):
-            pins.add(initial_pin_key(origin))
-            keys |= _pinned_step(storage, initial_pin_key(origin))
+    """Everything that no run names, as of now. Only reads.
+
+    While one record that may name something cannot be read, all of it is marked as kept, and says which record that is.
+    """
+    named = _named(storage)
     found = []
     for name in storage.children("steps"):
         key = f"steps/{name}"
-        if key in keys or _evaluates(storage, key, fingerprints):
+        if key in named.keys:
             continue
-        held = StepStore(storage, key).held()
-        found.append(
-            Unnamed(key=key, kind="step", bytes=storage.total_bytes(key), held=str(held) if held else "")
-        )
-    laid_out = {
-        storage.read_json(f"pins/{name}").get("location", "")
-        for name in storage.children("pins")
-        if f"pins/{name}" in pins
-    }
+        kept, held = "", None
+        try:
+            with reading(storage.uri(key)):
+                if _evaluates(storage, key, named.fingerprints):
+                    continue
+                held = StepStore(storage, key).held()
+        except DamagedRecord as error:
+            kept = str(error)
+        size = storage.total_bytes(key)
+        found.append(Unnamed(key=key, kind="step", bytes=size, held=str(held) if held else "", kept=kept))
     for name in storage.children("pins"):
-        if f"pins/{name}" not in pins:
+        if f"pins/{name}" not in named.pins:
             found.append(Unnamed(key=f"pins/{name}", kind="pin", bytes=storage.total_bytes(f"pins/{name}")))
     for name in storage.children("sources"):
         key = f"sources/{name}"
-        if not any(place == key or place.startswith(f"{key}/") for place in laid_out):
+        if not any(place == key or place.startswith(f"{key}/") for place in named.places):
             found.append(Unnamed(key=key, kind="source", bytes=storage.total_bytes(key)))
-    return found
+    if not named.unread:
+        return found
+    why = f"it may be named by {'; '.join(named.unread)}"
+    return [replace(item, kept=item.kept or why) for item in found]
+
+
+def _named(storage: Storage) -> _Named:
+    named = _Named(keys=set(), fingerprints=set(), pins=set(), places=set(), unread=[])
+    for record in all_runs(storage):
+        if isinstance(record, UnreadableRun):
+            named.unread.append(record.reason)
+            continue
+        named.keys |= {step["key"] for step in record["steps"]}
+        named.fingerprints |= {step["fingerprint"] for step in record["steps"]}
+        try:
+            _add_pins(storage, record, named)
+        except InputError as error:
+            named.unread.append(str(error))
+    for name in storage.children("pins"):
+        if f"pins/{name}" in named.pins:
+            try:
+                with reading(storage.uri(f"pins/{name}")):
+                    named.places.add(storage.read_json(f"pins/{name}").get("location", ""))
+            except DamagedRecord as error:
+                named.unread.append(str(error))
+    return named
+
+
+def _add_pins(storage: Storage, record: Mapping[str, Any], named: _Named) -> None:
+    """Add what the run's sources and checkpoints are pinned under. Raises DamagedRecord when that cannot be told."""
+    if not all(step["fingerprint"] for step in record["steps"]):
+        raise DamagedRecord(f"run {record['run']!r}: its record lacks the fingerprints of its steps")
+    of_sources = [key for key in unknown_keys(record) if key.startswith("sources.")]
+    if of_sources:
+        raise DamagedRecord(
+            f"run {record['run']!r}: recorded by another version, unknown here: {', '.join(of_sources)}"
+        )
+    for source, spec in recorded_recipe(record).sources.items():
+        named.pins.add(pin_key(source, spec))
+    with reading(f"init of run {record['run']!r}"):
+        for origin in _initial_checkpoints(record):
+            named.pins.add(initial_pin_key(origin))
+            named.keys |= _pinned_step(storage, initial_pin_key(origin))
 
 
 def collect(storage: Storage, on_removed: Callable[[Unnamed], None]) -> list[Unnamed]:
-    """Remove everything unnamed; returns what stayed because someone computes it.
+    """Remove everything unnamed; returns what stayed because someone computes it, or an unreadable record may name it.
 
     A holder on another host counts as alive until its heartbeat was seen to stand still, so a collection that meets one
     watches it for the lease's time to live. Raises Superseded when another collector is at work.
@@ -97,7 +150,8 @@ def collect(storage: Storage, on_removed: Callable[[Unnamed], None]) -> list[Unn
 
 
 def _collect(storage: Storage, lease: Lease, on_removed: Callable[[Unnamed], None]) -> list[Unnamed]:
-    items = unnamed(storage)
+    found = unnamed(storage)
+    kept, items = [item for item in found if item.kept], [item for item in found if not item.kept]
     books = {item.key: LeaseBook(storage, item.key) for item in items if item.kind == "step"}
     stayed = _held_to_the_end([item for item in items if item.held], books)
     for item in items:
@@ -107,7 +161,7 @@ def _collect(storage: Storage, lease: Lease, on_removed: Callable[[Unnamed], Non
             raise Superseded("this collection was paused for so long that another took over")
         remove(storage, item)
         on_removed(item)
-    return stayed
+    return [*stayed, *kept]
 
 
 def _held_to_the_end(items: list[Unnamed], books: dict[str, LeaseBook]) -> list[Unnamed]:

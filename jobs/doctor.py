@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from curriculum.errors import RecipeError
+from jobs.cluster.errors import ClusterUnavailable
 from pipeline.redaction import redact
 from pipeline.storage import Storage, StorageError
 
@@ -134,7 +134,7 @@ def _ray(address: str | None) -> Check:
 
     try:
         version = job_client(address).get_version()
-    except RecipeError as error:
+    except ClusterUnavailable as error:
         return Check(
             name="ray cluster",
             ok=False,

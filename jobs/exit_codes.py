@@ -11,6 +11,11 @@ UNREACHABLE = 5
 """A service (storage, cluster) did not answer."""
 LOST = 6
 """The connection was lost while the run goes on."""
+EXIT_CODES = (
+    "Exit codes: 0 done (also when the reader of the output has gone), 1 failed (or no room, or a bug: then with its traceback), "
+    "2 wrong usage or input that cannot be used, 3 refused by a gate, 4 stopped (the same command resumes), "
+    "5 a service (storage, cluster) did not answer, 6 connection lost while the run goes on."
+)
 
 
 def print_failures(outcome: Outcome) -> int:

@@ -18,6 +18,7 @@ def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, 
 
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"--to: {str(folder)!r} is not empty; choose a new folder")
+    folder.mkdir(parents=True, exist_ok=True)  # before anything is loaded for a place that cannot be written
     model, _ = load_checkpoint(storage, reference)
     save_pretrained(model.state_dict(), reference.recipe.model, folder, dtype=getattr(torch, dtype))
     Tokenizer.load(storage, reference.tokenizer_key).save(Storage(str(folder.absolute())), "tokenizer.json")

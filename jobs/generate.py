@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from curriculum.errors import RecipeError
+from curriculum.errors import InputError, RecipeError
 from jobs.checkpoint_ref import find_checkpoint, load_checkpoint, load_folder
 from pipeline.storage import Storage
 
@@ -26,6 +27,7 @@ def generate_text(
     An empty prompt starts from the end-of-text token, as a new document does. Raises RecipeError for a checkpoint that
     does not exist, or sampling settings out of range.
     """
+    _check_sampling(max_tokens, temperature, top_k, top_p)
     from ncp_model.generate import stream
 
     if Path(checkpoint).is_dir():
@@ -56,3 +58,15 @@ def generate_text(
         yield tokenizer.decode(produced)[shown:]
     except ValueError as error:
         raise RecipeError(f"generate: {error}") from error
+
+
+def _check_sampling(max_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Raise InputError for settings out of range, before a model is loaded for nothing."""
+    for option, value, good, range_ in (
+        ("--max-tokens", max_tokens, max_tokens >= 0, "0 or more"),
+        ("--temperature", temperature, 0 <= temperature < math.inf, "a finite number, 0 (greedy) or more"),
+        ("--top-k", top_k, top_k is None or top_k >= 1, "1 or more"),
+        ("--top-p", top_p, top_p is None or 0 < top_p <= 1, "above 0 and at most 1"),
+    ):
+        if not good:
+            raise InputError(f"{option}: {value} is out of range; give {range_}")

@@ -9,16 +9,32 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from curriculum.errors import RecipeError
+from curriculum.errors import InputError, RecipeError
 from curriculum.load import plain
 from curriculum.schema import Recipe
+from jobs.recorded import checked_record
 from pipeline.dag.step import Step
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+class UnknownRun(RecipeError):
+    """There is no run of that name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadableRun:
+    """A run whose record cannot be read: damaged, or of a version that says things otherwise."""
+
+    run: str
+    reason: str
+    """One line that names the record."""
 
 
 def check_run_name(name: str, option: str = "--name") -> None:
@@ -56,6 +72,7 @@ def record_run(
             }
             for step in steps
         ],
+        "stages": list(recipe.stages),
         "created": time.time(),
     }
     if storage.create_json(_key(run), record):
@@ -72,14 +89,17 @@ def record_run(
 def remove_run(storage: Storage, run: str) -> None:
     """Remove the run's record, its log and its report. Its steps stay until nobody names them (jobs.collection).
 
+    One whose record cannot be read is removed too: every step there is, is asked whether that run computes it.
     Raises RecipeError for a run that does not exist, or that someone works on.
     """
-    for step in read_run(storage, run)["steps"]:
-        held = StepStore(storage, step["key"]).held()
+    try:
+        named = {step["key"]: step["name"] for step in read_run(storage, run)["steps"]}
+    except DamagedRecord:
+        named = {f"steps/{name}": name for name in storage.children("steps")}
+    for key, name in named.items():
+        held = StepStore(storage, key).held()
         if held is not None and held.run == run:
-            raise RecipeError(
-                f"run: {run!r} computes {step['name']} now ({held}); stop it first: ncp stop {run}"
-            )
+            raise RecipeError(f"run: {run!r} computes {name} now ({held}); stop it first: ncp stop {run}")
     for key in storage.keys(f"runs/{run}"):
         if key != _key(run):
             storage.delete(key)
@@ -90,13 +110,17 @@ def remove_run(storage: Storage, run: str) -> None:
 
 
 def read_run(storage: Storage, run: str) -> dict[str, Any]:
-    """The record. Raises RecipeError for a run that does not exist."""
+    """The record, with its stages in the order of the curriculum.
+
+    Raises UnknownRun for a run that does not exist, DamagedRecord for a record that cannot be read.
+    """
     check_run_name(run, "run")
     try:
-        return storage.read_json(_key(run))
+        record = storage.read_json(_key(run))
     except FileNotFoundError:
         known = ", ".join(list_runs(storage)) or "none yet"
-        raise RecipeError(f"run: {run!r} does not exist in {storage.url}; runs there: {known}") from None
+        raise UnknownRun(f"run: {run!r} does not exist in {storage.url}; runs there: {known}") from None
+    return checked_record(record, storage.uri(_key(run)))
 
 
 def list_runs(storage: Storage) -> list[str]:
@@ -104,23 +128,35 @@ def list_runs(storage: Storage) -> list[str]:
     return [name for name in storage.children("runs") if storage.exists(_key(name))]
 
 
-def run_records(storage: Storage) -> Iterator[dict[str, Any]]:
-    """The records of all runs there are, by name. One that is removed while they are read is left out."""
+def all_runs(storage: Storage) -> Iterator[dict[str, Any] | UnreadableRun]:
+    """Every run there is, by name: its record, or why it has none. One that is removed meanwhile is left out."""
     for run in list_runs(storage):
         try:
-            yield storage.read_json(_key(run))
+            check_run_name(run, "run")
+            yield checked_record(storage.read_json(_key(run)), storage.uri(_key(run)))
         except FileNotFoundError:
             continue
+        except InputError as error:
+            yield UnreadableRun(run=run, reason=str(error))
+
+
+def run_records(storage: Storage) -> Iterator[dict[str, Any]]:
+    """The records of all runs that can be read. What must not miss a run asks `all_runs`."""
+    return (record for record in all_runs(storage) if not isinstance(record, UnreadableRun))
 
 
 def named_milestones(storage: Storage, step_key: str) -> set[int]:
-    """Milestones of one trajectory at which some run's stage stops."""
-    return {
-        step["milestone"]
-        for record in run_records(storage)
-        for step in record["steps"]
-        if step["key"] == step_key and step["milestone"] is not None
-    }
+    """Milestones of one trajectory at which some run's stage stops: all there are, while a run's record cannot be read."""
+    named: set[int] = set()
+    for record in all_runs(storage):
+        if isinstance(record, UnreadableRun):
+            return set(StepStore(storage, step_key).milestones())
+        named |= {
+            step["milestone"]
+            for step in record["steps"]
+            if step["key"] == step_key and step["milestone"] is not None
+        }
+    return named
 
 
 def _key(run: str) -> str:

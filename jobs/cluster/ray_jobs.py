@@ -6,6 +6,7 @@ loss of the head is cured by submitting again, since all state is in storage.
 
 from __future__ import annotations
 
+import codecs
 import os
 import shlex
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 from urllib.parse import urlparse
 
 from curriculum.errors import RecipeError
+from jobs.cluster.errors import ClusterUnavailable
+from jobs.cluster.reach import REACH_SECONDS, followed, last_line, within
 from jobs.cluster.shipping import carried_environment, shipped_name, staged_code
 from jobs.exit_codes import FAILED, STOPPED
 from jobs.stop import SUBMISSION_VARIABLE, claim_submission
@@ -34,8 +37,8 @@ def submit_run(
     """Submit `ncp run` for `run`; returns the submission id, `{run}-a{attempt}`.
 
     `arguments` follow the recipe on the command line. A cluster never takes an id twice: one that a run of the same name
-    on another storage has used there is left out. Raises RecipeError when the cluster does not answer or take the job, or
-    the code is too large to upload.
+    on another storage has used there is left out. Raises ClusterUnavailable when the cluster does not answer, RecipeError when
+    it does not take the job or the code is too large to upload.
     """
     client = job_client(address)
     command = [python or interpreter(address), "-m", "jobs.cli", "run", shipped_name(recipe), *arguments]
@@ -63,28 +66,31 @@ def submit_run(
 def follow_submission(
     storage: Storage, address: str, run: str, submission: str, say: Callable[[str], None]
 ) -> int:
-    """Show the run's log until the job is over; returns its exit code.
+    """Show the run's log until the job is over; returns its exit code. Raises ConnectionLost.
 
     A job that ended badly without a word in the run's log (the wrong interpreter, a package that is missing there) has
     Ray's own log of it shown.
     """
+    again = f"ncp logs {run} --follow --storage {storage.url}"
     client = job_client(address)
     before = set(storage.keys(f"runs/{run}/log"))
     seen = set(before)
+    text = codecs.getincrementaldecoder("utf-8")("replace")
     while True:
-        status = str(client.get_job_status(submission))
+        status = str(followed(lambda: client.get_job_status(submission), again))
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)
-                say(storage.read_bytes(key).decode().rstrip())
+                say(text.decode(storage.read_bytes(key)).rstrip())
         if status in OVER:
             break
         time.sleep(FOLLOW_SECONDS)
-    code = client.get_job_info(submission).driver_exit_code
+    info = followed(lambda: client.get_job_info(submission), again)
+    code = info.driver_exit_code
     if status != "SUCCEEDED" and seen == before:
-        for line in client.get_job_logs(submission).splitlines()[-SHOWN_LINES:]:
+        for line in followed(lambda: client.get_job_logs(submission), again).splitlines()[-SHOWN_LINES:]:
             say(line)
-        say(client.get_job_info(submission).message or "")
+        say(info.message or "")
     if code is None:
         return STOPPED if status == "STOPPED" else FAILED
     return code
@@ -122,23 +128,22 @@ def _belongs(job: Any, storage: Storage, run: str) -> bool:
 
 
 def job_client(address: str) -> Any:
-    """The cluster's job server, such as http://127.0.0.1:8265. Raises RecipeError when it does not answer."""
+    """The cluster's job server, such as http://127.0.0.1:8265.
+
+    Raises ClusterUnavailable when it does not answer within REACH_SECONDS, or does not let us in.
+    """
     from ray.job_submission import JobSubmissionClient
 
     try:
-        return JobSubmissionClient(address)
-    except (ConnectionError, RuntimeError) as error:
+        return within(REACH_SECONDS, lambda: JobSubmissionClient(address))
+    except (
+        Exception
+    ) as error:  # Ray raises half a dozen types for what is no address, no answer, no job server
         reason = last_line(error)
-        raise RecipeError(
+        raise ClusterUnavailable(
             f"--address: {address!r} does not answer as a Ray job server ({reason}); "
             "give its http:// address, and RAY_AUTH_MODE=token if the cluster asks for one"
         ) from error
-
-
-def last_line(error: Exception) -> str:
-    """What went wrong, out of a message that may hold a whole traceback of the server's."""
-    lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
-    return lines[-1] if lines else type(error).__name__
 
 
 def interpreter(address: str) -> str:

@@ -20,7 +20,9 @@ from typing import Any, TypeVar
 
 from curriculum.schema import RuntimeSpec
 from jobs.cluster.capacity import Demand, WaitingForNodes
+from jobs.cluster.errors import ClusterUnavailable
 from jobs.cluster.ray_alive import check_ray, ray_watched
+from jobs.cluster.reach import check_ray_address, last_line
 from jobs.cluster.shipping import RAY_SETTINGS, carried_environment, staged_code
 from jobs.stop import run_stop_requested, signalled
 from pipeline.dag.runner import StepContext, Stopped
@@ -50,20 +52,33 @@ def ray_session(runtime: RuntimeSpec) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address and JOB_VARIABLE in os.environ:
-        ray.init(address=address, **options)
-    elif address:
-        with staged_code() as code:
-            environment = {"working_dir": str(code), "env_vars": carried_environment()}
-            ray.init(address=address, runtime_env=environment, **options)
-    else:
-        _start_local(runtime, options)
+    try:
+        _connect(address, runtime, {"logging_level": logging.ERROR, "log_to_driver": False})
+    except SystemExit as leave:  # Ray's own handler of a SIGTERM that comes while it starts
+        raise KeyboardInterrupt from leave
     with ray_watched():
         try:
             yield
         finally:
             ray.shutdown()
+
+
+def _connect(address: str | None, runtime: RuntimeSpec, options: dict[str, Any]) -> None:
+    """Raises ClusterUnavailable when the cluster does not answer, or a local Ray does not start in time."""
+    import ray
+
+    if not address:
+        return _start_local(runtime, options)
+    check_ray_address(address)
+    try:
+        if JOB_VARIABLE in os.environ:
+            ray.init(address=address, **options)
+        else:
+            with staged_code() as code:
+                environment = {"working_dir": str(code), "env_vars": carried_environment()}
+                ray.init(address=address, runtime_env=environment, **options)
+    except (ConnectionError, TimeoutError) as error:
+        raise ClusterUnavailable(f"RAY_ADDRESS: {address!r} does not answer ({last_line(error)})") from error
 
 
 def _start_local(runtime: RuntimeSpec, options: dict[str, Any]) -> None:
@@ -81,9 +96,14 @@ def _start_local(runtime: RuntimeSpec, options: dict[str, Any]) -> None:
             )
             return
         except Exception as error:
-            if "timed out during startup" not in str(error) or not tries_left:
+            if "timed out during startup" not in str(error):
                 raise
             ray.shutdown()
+            if not tries_left:
+                raise ClusterUnavailable(
+                    f"Ray did not start on this machine in {LOCAL_STARTS} tries ({last_line(error)}); end what keeps "
+                    "it busy, see ncp doctor, and give the command again"
+                ) from error
 
 
 def submit_remote(

@@ -11,12 +11,13 @@ from typing import Annotated
 
 import typer
 
+from curriculum.errors import InputError
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.commands.terminal import out, print_evaluations, say
 from jobs.exit_codes import USAGE
-from jobs.monitoring.run_overview import run_overview
+from jobs.monitoring.run_overview import run_overview, run_overviews
 from jobs.monitoring.status_view import print_run, print_run_list
-from jobs.runs import list_runs
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 WATCH_SECONDS = 2.0
@@ -33,7 +34,7 @@ def status(
     """Where it is, read from storage alone. Example: ncp status demo-1a2b3c --watch"""
     opened = Storage(storage)
     while True:
-        overviews = [run_overview(opened, name) for name in ([run] if run else list_runs(opened))]
+        overviews = [run_overview(opened, run)] if run else list(run_overviews(opened))
         if as_json:
             print(json.dumps([overview.record() for overview in overviews], indent=1), flush=True)
         else:
@@ -53,7 +54,7 @@ def dashboard(
     host: Annotated[
         str, typer.Option(help="Address to listen on; anything but loopback shows the runs to a network.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8300,
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 8300,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="Answer under this name too (beside localhost and addresses).", metavar="NAME"),
@@ -95,9 +96,24 @@ def report(
     from jobs.report.page import render_page
 
     opened = Storage(storage)
-    runs = list(dict.fromkeys(runs))
+    if to is not None and not to.parent.is_dir():
+        raise InputError(
+            f"--to: {str(to)!r}: there is no folder {str(to.parent)!r}; make it, or give another path"
+        )
+    reports, unreadable = {}, []
+    for run in dict.fromkeys(runs):
+        try:
+            reports[run] = run_report(opened, run)
+        except DamagedRecord as error:
+            unreadable.append(str(error))
+    if not reports:
+        raise DamagedRecord("; ".join(unreadable))
+    for reason in unreadable:
+        print(f"warning: left out: {reason}", file=sys.stderr)
+    runs = list(reports)
     comparisons, notes = first_against_others(opened, runs)
-    page = render_page([run_report(opened, run) for run in runs], comparisons, notes).encode()
+    left_out = [f"Left out: {reason}." for reason in unreadable]
+    page = render_page(list(reports.values()), comparisons, [*notes, *left_out]).encode()
     if len(runs) == 1:
         print_evaluations(opened, runs[0])
     if to is not None:

@@ -10,7 +10,7 @@ import typer
 
 from curriculum.load import bundled_recipes, load_recipe, settled_overrides
 from jobs.cluster.ray_alive import ClusterLost
-from jobs.cluster.ray_jobs import follow_submission, submit_run
+from jobs.cluster.ray_jobs import follow_submission, job_client, submit_run
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.commands.terminal import out, print_evaluations, say
 from jobs.exit_codes import DONE, STOPPED, UNREACHABLE, print_failures
@@ -178,6 +178,7 @@ def submit(
     loaded = load_recipe(recipe, overrides or [])
     opened = Storage(storage)
     check_accepted(loaded, accept_gate or [])
+    job_client(address)  # first: a cluster that is not there leaves no trace of a run in storage
     selection = Selection(until=until, only=only, force=tuple(force or ()), retry_failed=retry_failed)
     planned = prepare_run(opened, loaded, name=name, overrides=overrides or [], selection=selection, say=say)
     arguments = [

@@ -8,15 +8,17 @@ import time
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from jobs.collection import Unnamed, collect, unnamed
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.commands.terminal import byte_size, out, say
 from jobs.exit_codes import FAILED
-from jobs.monitoring.status import run_status
-from jobs.runs import list_runs, read_run, remove_run, run_records
+from jobs.monitoring.status import recorded_status, unreadable_status
+from jobs.runs import UnreadableRun, all_runs, read_run, remove_run, run_records
 from pipeline.dag.lease import Superseded
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 app = typer.Typer(
@@ -33,9 +35,19 @@ def runs(
     if context.invoked_subcommand is not None:
         return
     opened = Storage(storage)
-    states = [run_status(opened, name) for name in list_runs(opened)]
+    states = [
+        unreadable_status(found)
+        if isinstance(found, UnreadableRun)
+        else recorded_status(opened, found, str(found["run"]))
+        for found in all_runs(opened)
+    ]
     if as_json:
-        rows = [{"run": s.run, "recipe": s.recipe, "state": s.state, "created": s.created} for s in states]
+        rows = [
+            {
+                "run": s.run, "recipe": s.recipe, "state": s.state, "created": s.created, "problem": s.problem,
+            }
+            for s in states
+        ]  # fmt: skip
         print(json.dumps(rows, indent=1))
         return
     if not states:
@@ -46,9 +58,16 @@ def runs(
         table.add_column(header, overflow="fold")
     for state in states:
         done = sum(step.state == "done" for step in state.steps)
-        created = time.strftime("%Y-%m-%d %H:%M", time.gmtime(state.created))
-        table.add_row(state.run, state.recipe, state.state, f"{done}/{len(state.steps)}", created)
+        created = (
+            "-" if state.created is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(state.created))
+        )
+        table.add_row(
+            escape(state.run), escape(state.recipe), state.state, f"{done}/{len(state.steps)}", created
+        )
     out.print(table)
+    for state in states:
+        if state.problem:
+            say(f"{state.run}: {state.problem}; ncp runs rm {state.run} --yes removes its record and log")
 
 
 @app.command()
@@ -59,14 +78,16 @@ def rm(
 ) -> None:
     """Remove a run's record and log; its steps stay until `ncp gc`. Example: ncp runs rm demo-1a2b3c --yes"""
     opened = Storage(storage)
-    record = read_run(opened, run)
+    try:
+        steps = read_run(opened, run)["steps"]
+    except DamagedRecord as error:
+        say(f"{error}")
+        steps = []
     others = {step["key"] for other in run_records(opened) if other["run"] != run for step in other["steps"]}
-    alone = [step for step in record["steps"] if step["key"] not in others]
+    alone = [step for step in steps if step["key"] not in others]
     if not yes:
         say(f"would remove the record and log of {run}; its steps stay in storage")
-        say(
-            f"{len(alone)} of its {len(record['steps'])} steps are then named by no run, and `ncp gc` removes them:"
-        )
+        say(f"{len(alone)} of its {len(steps)} steps are then named by no run, and `ncp gc` removes them:")
         for step in alone:
             say(f"  {step['key']}  {byte_size(opened.total_bytes(step['key']))}")
         say(f"to remove: ncp runs rm {run} --yes")
@@ -76,7 +97,7 @@ def rm(
 
 
 def gc(yes: YesOption = False, storage: StorageOption = DEFAULT_STORAGE, as_json: JsonOption = False) -> None:
-    """Remove steps and pins that no run names; without --yes they are only listed. Example: ncp gc --yes"""
+    """Remove steps and pins that no run names; without --yes they are only listed. Nothing goes while a record that may name it cannot be read. Example: ncp gc --yes"""
     opened = Storage(storage)
     if not yes:
         items = unnamed(opened)
@@ -85,7 +106,7 @@ def gc(yes: YesOption = False, storage: StorageOption = DEFAULT_STORAGE, as_json
             return
         for item in items:
             say(_line(item))
-        free = [item for item in items if not item.held]
+        free = [item for item in items if not item.held and not item.kept]
         say(
             f"{len(free)} items, {byte_size(sum(item.bytes for item in free))}, are named by no run"
             + ("; to remove them: ncp gc --yes" if free else "")
@@ -113,4 +134,5 @@ def gc(yes: YesOption = False, storage: StorageOption = DEFAULT_STORAGE, as_json
 
 
 def _line(item: Unnamed) -> str:
-    return f"{item.key}  {byte_size(item.bytes)}" + (f"  in use: {item.held}" if item.held else "")
+    why = f"  in use: {item.held}" if item.held else f"  kept: {item.kept}" if item.kept else ""
+    return f"{item.key}  {byte_size(item.bytes)}{why}"

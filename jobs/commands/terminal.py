@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from rich.console import Console
@@ -17,7 +18,11 @@ out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty()
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    """One line, at once. When nobody reads any more, the command goes on without a word: a run is no less a run."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_evaluations(storage: Storage, run: str) -> None:

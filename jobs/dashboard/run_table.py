@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from html import escape
+from urllib.parse import quote
 
 from jobs.monitoring.run_overview import RunOverview
 from jobs.monitoring.status import duration
@@ -39,14 +40,18 @@ def _row(overview: RunOverview) -> str:
     warned = f"<small>{len(alerts)} alert{'s' if len(alerts) > 1 else ''}</small>" if alerts else ""
     cells = [
         f'<th><input type="checkbox" name="run" value="{name}" aria-label="choose {name}"></th>',
-        f'<td class="left"><a href="/runs/{name}"><b>{name}</b></a><small>{escape(status.recipe)}</small></td>',
+        f'<td class="left"><a href="/runs/{quote(status.run)}"><b>{name}</b></a><small>{escape(status.recipe)}</small></td>',
         f'<td class="left">{status_pill(status.state)}{warned}</td>',
         f'<td class="rare">{over} / {len(status.steps)}</td>',
         f"<td>{si(overview.tokens_done)} <span class='soft'>of {si(overview.tokens_budget)}, {percent(share, 0)}</span>{bar(share)}</td>",
         f"<td>{number(losses[-1] if losses else None, 4)}</td>",
         f"<td>{MISSING if overview.rate is None else f'{overview.rate:,.0f}'}</td>",
         f"<td>{MISSING if overview.eta_seconds is None else duration(overview.eta_seconds)}</td>",
-        f'<td class="left">{escape(", ".join(now)) or MISSING}</td>',
-        f'<td class="left soft rare">{time.strftime("%Y-%m-%d %H:%M", time.gmtime(status.created))}</td>',
+        f'<td class="left">{escape(status.problem or ", ".join(now)) or MISSING}</td>',
+        f'<td class="left soft rare">{_created(status.created)}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _created(at: float | None) -> str:
+    return MISSING if at is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))

@@ -20,13 +20,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from curriculum.errors import RecipeError
+from curriculum.errors import InputError
 from jobs.dashboard.hosts import host_allowed
 from jobs.dashboard.live import LIVE_SCRIPT
 from jobs.dashboard.site import Site
 from jobs.report.page import source_hash
 from jobs.report.style import CSS
-from pipeline.storage import StorageError
+from pipeline.records import DamagedRecord
+from pipeline.storage import StorageUnavailable
 
 POLICY = (
     f"default-src 'none'; style-src '{source_hash(CSS)}'; script-src '{source_hash(LIVE_SCRIPT)}'; connect-src 'self'; "
@@ -85,8 +86,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             found = self._find()
-        except (RecipeError, StorageError) as error:
+        except DamagedRecord as error:
+            self._answer(HTTPStatus.UNPROCESSABLE_ENTITY, TEXT, f"{error}\n")
+            return
+        except InputError as error:
             self._answer(HTTPStatus.NOT_FOUND, TEXT, f"{error}\n")
+            return
+        except StorageUnavailable as error:
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, f"{error}\n")
             return
         except FileNotFoundError:
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, "storage is being changed; look again\n")
@@ -139,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(
         self, status: HTTPStatus, kind: str, text: str, headers: dict[str, str] | None = None
     ) -> None:
-        body = text.encode()
+        body = text.encode(errors="replace")
         self.send_response(status)
         for name, value in {**HEADERS, **(headers or {})}.items():
             self.send_header(name, value)

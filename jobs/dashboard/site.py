@@ -10,21 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 
-from curriculum.errors import RecipeError
+from curriculum.errors import InputError, RecipeError
 from jobs.dashboard.live import LIVE_SCRIPT
 from jobs.dashboard.run_table import run_table
 from jobs.monitoring.compare_view import first_against_others
 from jobs.monitoring.metric_series import MetricSeries
-from jobs.monitoring.run_overview import RunOverview, run_overview
+from jobs.monitoring.run_overview import RunOverview, run_overview, unreadable_overview
 from jobs.monitoring.run_report import run_report
 from jobs.report.model import Curve
 from jobs.report.page import document, several_runs
 from jobs.report.scale import thin
 from jobs.report.sections import run_sections
-from jobs.runs import check_run_name, list_runs
+from jobs.runs import UnknownRun, UnreadableRun, check_run_name, list_runs
 from pipeline.storage import Storage
 
 FRESH_SECONDS = 1.0
@@ -111,8 +112,8 @@ class Site:
     # --- internals -------------------------------------------------------------------------------------------
 
     def _make_index(self) -> Sections:
-        overviews = [self._overview(name) for name in self.run_list()]
-        overviews.sort(key=lambda overview: -overview.status.created)
+        overviews = [found for name in self.run_list() if (found := self._listed(name)) is not None]
+        overviews.sort(key=lambda overview: -(overview.status.created or 0.0))
         return Sections(
             live=any(overview.status.state == "running" for overview in overviews),
             html={"runs": run_table(overviews)},
@@ -139,6 +140,15 @@ class Site:
                 self._kept["overview", run] = (time.monotonic() + AT_REST_SECONDS, found)
         return found
 
+    def _listed(self, run: str) -> RunOverview | None:
+        """The overview for the list: marked when the run's record cannot be read, None when it is gone by now."""
+        try:
+            return self._overview(run)
+        except UnknownRun:
+            return None
+        except InputError as error:
+            return unreadable_overview(UnreadableRun(run=run, reason=str(error)))
+
     def _trajectory(self, key: str) -> MetricSeries:
         with self._lock:
             series = self._series.pop(key, None) or MetricSeries(self.storage, key)
@@ -157,7 +167,7 @@ class Site:
                 return value
             try:
                 made = make()
-            except RecipeError:
+            except InputError:
                 with self._lock:  # names that do not exist must not pile up
                     self._kept.pop(key, None)
                     self._busy.pop(key, None)
@@ -176,14 +186,14 @@ class Site:
         return document(title, main, script=LIVE_SCRIPT)
 
     def _nav(self, names: Sequence[str] = ()) -> str:
-        links = "".join(f'<a href="/runs/{name}">{escape(name)}</a>' for name in names)
+        links = "".join(f'<a href="/runs/{quote(name)}">{escape(name)}</a>' for name in names)
         sign = "" if names else '<span class="live" role="status"></span>'
         return f'<nav><a href="/">runs</a>{links}<span class="mono">{escape(self.storage.url)}</span>{sign}</nav>'
 
 
 def digest(html: str) -> str:
     """A short name for a section's content."""
-    return hashlib.sha256(html.encode()).hexdigest()[:12]
+    return hashlib.sha256(html.encode(errors="replace")).hexdigest()[:12]
 
 
 def _thinned(curve: Curve) -> dict[str, Any]:

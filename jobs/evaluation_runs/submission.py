@@ -11,7 +11,8 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 
-from jobs.cluster.ray_jobs import interpreter, job_client
+from jobs.cluster.ray_jobs import OVER, interpreter, job_client
+from jobs.cluster.reach import followed
 from jobs.cluster.shipping import carried_environment, staged_code
 from pipeline.storage import Storage
 
@@ -21,7 +22,7 @@ FOLLOW_SECONDS = 1.0
 def submit_evaluation(
     storage: Storage, address: str, run: str, arguments: Sequence[str], *, python: str | None
 ) -> str:
-    """Submit `ncp eval ARGUMENTS`; returns the submission id, `{run}-eval{number}`. Raises RecipeError."""
+    """Submit `ncp eval ARGUMENTS`; returns the submission id, `{run}-eval{number}`. Raises ClusterUnavailable."""
     client = job_client(address)
     with staged_code() as code:
         submission = f"{run}-eval{_claim(storage, run, address, arguments)}"
@@ -36,12 +37,13 @@ def submit_evaluation(
 
 
 def follow_evaluation(address: str, submission: str, say: Callable[[str], None]) -> int:
-    """Wait until the job is over, show what it printed, and give its exit code."""
+    """Wait until the job is over, show what it printed, and give its exit code. Raises ConnectionLost."""
     client = job_client(address)
-    while str(client.get_job_status(submission)) not in ("SUCCEEDED", "FAILED", "STOPPED"):
+    again = f"ray job logs --follow --address {address} {submission}"
+    while str(followed(lambda: client.get_job_status(submission), again)) not in OVER:
         time.sleep(FOLLOW_SECONDS)
-    say(client.get_job_logs(submission).rstrip())
-    code = client.get_job_info(submission).driver_exit_code
+    say(followed(lambda: client.get_job_logs(submission), again).rstrip())
+    code = followed(lambda: client.get_job_info(submission), again).driver_exit_code
     return 1 if code is None else code
 
 

@@ -6,12 +6,15 @@ that a changed mixture never asks for a new evaluation of an old checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jobs.evaluation.mixture import mixture_average
+from jobs.recorded import reading
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 
@@ -35,24 +38,33 @@ class TableRow:
 
 
 def evaluation_rows(storage: Storage, record: Mapping[str, Any]) -> list[TableRow]:
-    """Rows of a run's table, from the evaluations that exist so far."""
+    """Rows of a run's table, from the evaluations that exist so far. One that cannot be read is left out: status names it."""
     rows: list[TableRow] = []
     for step in record["steps"]:
-        receipt = StepStore(storage, step["key"]).receipt() if step["kind"] == "evaluation" else None
-        if receipt is None:
-            continue
-        result, stages = receipt["result"], record["recipe"]["stages"]
-        if receipt["step"] == 0:
-            rows.append(_row("untrained", None, 0, "model", result, stages))
-            rows.append(_row("unigram", None, 0, "unigram", result, stages))
-        else:
-            stage = receipt["stage"]
-            stop = next(step["milestone"] for step in record["steps"] if step["name"] == stage)
-            label = stage if receipt["step"] == stop else f"{stage} at step {receipt['step']:,}"
-            rows.append(_row(label, stage, receipt["step"], "model", result, stages))
-            if receipt["step"] == stop:
-                zeroed = f"{stage}, concept zeroed"
-                rows.append(_row(zeroed, stage, receipt["step"], "zero_concept", result, stages))
+        if step["kind"] == "evaluation":
+            with contextlib.suppress(DamagedRecord), reading(step["key"]):
+                rows += step_rows(storage, record, step)
+    return rows
+
+
+def step_rows(storage: Storage, record: Mapping[str, Any], step: Mapping[str, Any]) -> list[TableRow]:
+    """Rows of one evaluation of a run: none while it is not done."""
+    receipt = StepStore(storage, step["key"]).receipt()
+    if receipt is None:
+        return []
+    result, stages = receipt["result"], record["recipe"]["stages"]
+    if receipt["step"] == 0:
+        rows = [_row("untrained", None, 0, "model", result, stages)]
+        rows.append(_row("unigram", None, 0, "unigram", result, stages))
+    else:
+        stage = receipt["stage"]
+        stop = next(step["milestone"] for step in record["steps"] if step["name"] == stage)
+        label = stage if receipt["step"] == stop else f"{stage} at step {receipt['step']:,}"
+        rows = [_row(label, stage, receipt["step"], "model", result, stages)]
+        if receipt["step"] == stop:
+            rows.append(
+                _row(f"{stage}, concept zeroed", stage, receipt["step"], "zero_concept", result, stages)
+            )
     return [row for row in rows if any(value is not None for value in row.sources.values()) or _answered(row)]
 
 

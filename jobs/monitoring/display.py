@@ -122,7 +122,7 @@ class RunDisplay:
         for step, attempt in running:
             if step.milestone is not None and (step.name, attempt) not in self._banners:
                 transition = read_transition(self._storage, step.key)
-                if transition is not None:
+                if transition is not None and transition.get("attempt") == attempt:
                     self._banners.add((step.name, attempt))
                     banners.append(f"  {transition_banner(transition)}")
             progress = step_store(self._storage, step).progress()
@@ -151,7 +151,7 @@ class RunDisplay:
             self._live_lines = 0
 
     def _write(self, text: str) -> None:
-        # A terminal that is gone, or knows fewer letters, ends no run.
+        """A terminal that is gone (a closed pipe, a lost session), or knows fewer letters, ends no run: its lines go to the log alone."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()

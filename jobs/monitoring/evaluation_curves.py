@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from curriculum.load import build
 from curriculum.schema import Recipe
 from curriculum.tokens import tokens_before
 from jobs.evaluation.mixture import mixture_average
+from jobs.recorded import reading, recorded_recipe
 from jobs.report.model import Curve
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 FEWEST = 3
@@ -19,17 +21,20 @@ FEWEST = 3
 
 def evaluation_curves(storage: Storage, record: Mapping[str, Any]) -> tuple[Curve, ...]:
     """One curve a measure, through all checkpoints of the run that were evaluated; none for fewer than FEWEST."""
-    recipe = build(Recipe, record["recipe"], "")
+    recipe = recorded_recipe(record)
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for step in record["steps"]:
-        receipt = StepStore(storage, step["key"]).receipt() if step["kind"] == "evaluation" else None
-        if receipt is None:
+        if step["kind"] != "evaluation":
             continue
-        stage = recipe.stages[receipt["stage"]]
-        tokens = tokens_before(recipe, receipt["stage"]) + receipt["step"] * stage.global_batch_tokens
-        for name, value in _measures(recipe, receipt["result"]).items():
-            if value is not None:
-                points.setdefault(name, []).append((float(tokens), value))
+        with contextlib.suppress(DamagedRecord), reading(step["key"]):  # the run's status names it
+            receipt = StepStore(storage, step["key"]).receipt()
+            if receipt is None:
+                continue
+            stage = recipe.stages[receipt["stage"]]
+            tokens = tokens_before(recipe, receipt["stage"]) + receipt["step"] * stage.global_batch_tokens
+            for name, value in _measures(recipe, receipt["result"]).items():
+                if value is not None:
+                    points.setdefault(name, []).append((float(tokens), value))
     return tuple(
         Curve(
             key=f"evaluation {title}",

@@ -26,10 +26,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from curriculum.schema import NotifySpec
+from jobs.recorded import reading
 from jobs.training.alerts import alert_keys, read_alert
 from pipeline.answers import patience
 from pipeline.dag.runner import Outcome, Stopped
 from pipeline.dag.step import Step
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 URL_VARIABLE = "NCP_NOTIFY_URL"
@@ -80,7 +82,7 @@ class Notifier:
     ) -> None:
         if not self.enabled:
             return
-        if error is not None and not isinstance(error, Stopped):
+        if isinstance(error, Exception) and not isinstance(error, Stopped):  # a signal is a stop, no failure
             self._put("failed", None, "error", f"{type(error).__name__}: {error}")
         self._over.set()
         self._thread.join(CLOSE_SECONDS)
@@ -124,25 +126,24 @@ class Notifier:
         try:
             with patience(POLL_SECONDS, POLL_SECONDS):
                 self._read_alerts()
-        except (
-            Exception
-        ) as error:  # a record that cannot be read, a store that is away: seen again at the next look
+        except Exception as error:  # a store that is away: seen again at the next look
             self._say(f"notify: alerts could not be read ({type(error).__name__}: {error})")
 
     def _read_alerts(self) -> None:
         for name, step in self._trained.items():
             for key in alert_keys(self._storage, step):
-                if key in self._seen:
-                    continue
+                if key not in self._seen:
+                    self._tell_alert(name, key)
+                    self._seen.add(key)
+
+    def _tell_alert(self, step: str, key: str) -> None:
+        try:
+            with reading(self._storage.uri(key)):
                 alert = read_alert(self._storage, key)
-                self._seen.add(key)
-                self._put(
-                    "alert",
-                    name,
-                    alert.severity,
-                    f"{alert.kind}: {alert.message}",
-                    optimizer_step=alert.step,
-                )
+        except DamagedRecord as error:
+            self._put("alert", step, "error", f"unreadable: {error}")
+            return
+        self._put("alert", step, alert.severity, f"{alert.kind}: {alert.message}", optimizer_step=alert.step)
 
     def _send(self, payload: Mapping[str, Any]) -> None:
         for name, send in (("url", self._post), ("command", self._call)):

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.monitoring.status import StepStatus, duration
+from jobs.recorded import reading
 from jobs.training.alerts import alert_keys, read_alert
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 NEWEST = 20
@@ -46,6 +48,22 @@ def run_alerts(storage: Storage, steps: Sequence[StepStatus]) -> tuple[RunAlert,
 
 def _step_alerts(storage: Storage, step: StepStatus) -> list[RunAlert]:
     alerts = _written(storage, step)
+    if step.state == "unreadable":
+        return [*alerts, _unreadable(step, step.detail)]
+    try:
+        with reading(f"failures of {step.name}"):
+            return alerts + _of_attempts(storage, step)
+    except DamagedRecord as error:
+        return [*alerts, _unreadable(step, str(error))]
+
+
+def _unreadable(step: StepStatus, reason: str) -> RunAlert:
+    return RunAlert(severity="error", kind="unreadable", message=reason, name=step.name)
+
+
+def _of_attempts(storage: Storage, step: StepStatus) -> list[RunAlert]:
+    """What is known of the step's last failure, and of its silence."""
+    alerts = []
     failure = StepStore(storage, step.key).failure() if step.state in ("failed", "running") else None
     if failure is not None:
         again = step.state == "running"
@@ -71,18 +89,26 @@ def _step_alerts(storage: Storage, step: StepStatus) -> list[RunAlert]:
 
 
 def _written(storage: Storage, step: StepStatus) -> list[RunAlert]:
-    keys = alert_keys(storage, step.key)
-    alerts = [
-        RunAlert(
-            severity="warning" if step.state in ("done", "running") else alert.severity,
-            kind=alert.kind,
-            message=alert.message,
-            name=step.name,
-            step=alert.step,
-            at=alert.at,
+    keys, alerts = alert_keys(storage, step.key), []
+    for key in keys[-NEWEST:]:
+        try:
+            with reading(storage.uri(key)):
+                alert = read_alert(storage, key)
+        except FileNotFoundError:
+            continue
+        except DamagedRecord as error:
+            alerts.append(_unreadable(step, str(error)))
+            continue
+        alerts.append(
+            RunAlert(
+                severity="warning" if step.state in ("done", "running") else alert.severity,
+                kind=alert.kind,
+                message=alert.message,
+                name=step.name,
+                step=alert.step,
+                at=alert.at,
+            )
         )
-        for alert in (read_alert(storage, key) for key in keys[-NEWEST:])
-    ]
     if len(keys) > NEWEST:
         message = f"{len(keys) - NEWEST:,} earlier alerts are in {storage.uri(step.key)}/alerts"
         alerts.append(RunAlert(severity="info", kind="more", message=message, name=step.name))

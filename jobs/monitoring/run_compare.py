@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from curriculum.identity import difference
-from curriculum.load import build, plain
-from curriculum.schema import Recipe, StageSpec
+from curriculum.load import plain
+from curriculum.schema import StageSpec
 from curriculum.tokens import horizon_steps, stage_steps
 from jobs.evaluation.comparison import (
     MIN_WINDOW_STEPS,
@@ -31,6 +31,7 @@ from jobs.evaluation.comparison import (
 from jobs.evaluation.suite_error import suite_stderr
 from jobs.evaluation_runs.table import evaluation_rows
 from jobs.monitoring.run_curves import stage_curve, step_record
+from jobs.recorded import recorded_recipe
 from jobs.runs import read_run
 from pipeline.storage import Storage
 
@@ -167,7 +168,7 @@ def _common_stages(storage: Storage, runs: Sequence[str]) -> list[str]:
 
 
 def _spec(storage: Storage, curve: LossCurve, stage: str) -> StageSpec:
-    return build(Recipe, read_run(storage, curve.run)["recipe"], "").stages[stage]
+    return recorded_recipe(read_run(storage, curve.run)).stages[stage]
 
 
 def _same_steps(storage: Storage, stage: str, pair: tuple[LossCurve, LossCurve]) -> bool:

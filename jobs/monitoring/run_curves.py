@@ -9,12 +9,11 @@ import numpy as np
 
 from curriculum.errors import nearest
 from curriculum.identity import fingerprint
-from curriculum.load import build
-from curriculum.schema import Recipe
 from curriculum.tokens import stage_steps
 from jobs.evaluation.comparison import ComparisonError, LossCurve
 from jobs.monitoring.metric_series import MetricSeries
 from jobs.monitoring.run_overview import first_step
+from jobs.recorded import recorded_recipe
 from jobs.runs import read_run
 from ncp_model.flops import flops_per_token
 from pipeline.dag.store import StepStore
@@ -30,7 +29,7 @@ def stage_curve(storage: Storage, run: str, stage: str, metric: str) -> LossCurv
     Raises RecipeError for an unknown run, ComparisonError when the stage or the metric has no values.
     """
     record = read_run(storage, run)
-    recipe = build(Recipe, record["recipe"], "")
+    recipe = recorded_recipe(record)
     if stage not in recipe.stages:
         raise ComparisonError(
             f"compare: run {run!r} has no stage {stage!r}; {nearest(stage, list(recipe.stages))}"

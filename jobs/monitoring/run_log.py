@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
 
+from jobs.recorded import reading
 from jobs.runs import read_run
 from pipeline.answers import patience
+from pipeline.records import DamagedRecord
 from pipeline.redaction import redact
 from pipeline.storage import Storage
 
@@ -47,8 +51,10 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
+        if isinstance(error, Exception):
             self.add(f"ended by {type(error).__name__}: {error}")
+        elif error is not None:
+            self.add("stopped by a signal")
         self._over.set()
         self._thread.join()
         self._flush()
@@ -56,7 +62,7 @@ class RunLog:
             print(f"the last {len(self._lines)} lines of the run's log were not written", file=sys.stderr)
 
     def add(self, line: str) -> None:
-        """One line, stamped with the time (UTC)."""
+        """One line, stamped with the time (UTC). Any text goes through."""
         with self._lock:
             self._lines.append(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {redact(line)}\n")
 
@@ -71,9 +77,7 @@ class RunLog:
             return
         try:
             with patience(LOG_SECONDS, LOG_SECONDS):
-                self._storage.write_bytes(
-                    f"{self._folder}/{self._parts:06d}.txt", "".join(lines).encode(errors="backslashreplace")
-                )
+                self._storage.write_bytes(f"{self._folder}/{self._parts:06d}.txt", encoded("".join(lines)))
         except Exception as error:  # whatever it is: a log ends no run
             if not self.refused:
                 print(
@@ -96,8 +100,10 @@ def read_run_log(
     """
     from jobs.monitoring.status import run_status
 
-    read_run(storage, run)
+    with contextlib.suppress(DamagedRecord):  # its log may still say what it was
+        read_run(storage, run)
     seen: set[str] = set()
+    text = codecs.getincrementaldecoder("utf-8")("replace")
     worked = time.monotonic()
     while True:
         state = run_status(storage, run).state if follow else "done"
@@ -107,8 +113,9 @@ def read_run_log(
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)
-                yield storage.read_bytes(key).decode(errors="replace")
+                yield text.decode(storage.read_bytes(key))
         if over:
+            yield text.decode(b"", final=True)
             return
         time.sleep(1.0)
 
@@ -121,11 +128,21 @@ def read_step_log(storage: Storage, run: str, step: str) -> Iterator[str]:
     if step not in keys:
         raise RecipeError(f"step: {step!r} is not in run {run!r}; {nearest(step, keys)}")
     for key in storage.keys(f"{keys[step]}/failures"):
-        failure = storage.read_json(key)
-        attempt = int(key.rpartition("/")[2][:6])
-        yield f"attempt {attempt} ({failure['class']}): {failure['error']}\n{failure['traceback']}\n"
+        try:
+            with reading(storage.uri(key)):
+                failure = storage.read_json(key)
+                attempt = int(key.rpartition("/")[2][:6])
+                text = f"attempt {attempt} ({failure['class']}): {failure['error']}\n{failure['traceback']}\n"
+        except DamagedRecord as error:
+            text = f"{error}\n"
+        yield text
     for key in storage.keys(f"{keys[step]}/stacks"):
         yield f"{key.rpartition('/')[2]}\n{storage.read_bytes(key).decode(errors='replace')}\n"
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8 of any text, also of one that holds halves of a surrogate pair (bytes of a file name, a broken message)."""
+    return text.encode(errors="backslashreplace")
 
 
 def _claim_session(storage: Storage, run: str) -> str:

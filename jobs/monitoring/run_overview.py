@@ -6,20 +6,21 @@ segment is read (`jobs.training.metric_log.read_tail`). `record()` is what `ncp 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from curriculum.load import build
 from curriculum.schema import Recipe
 from curriculum.tokens import stage_steps, tokens_before
-from jobs.evaluation_runs.table import evaluation_rows
+from jobs.evaluation_runs.table import TableRow, step_rows
 from jobs.monitoring.run_alerts import RunAlert, run_alerts
-from jobs.monitoring.status import RunStatus, StepStatus, run_status
-from jobs.runs import read_run
+from jobs.monitoring.status import RunStatus, StepStatus, recorded_status, unreadable_status
+from jobs.recorded import reading, recorded_recipe, unknown_keys
+from jobs.runs import UnreadableRun, all_runs, read_run
 from jobs.training.metric_log import read_tail
 from pipeline.dag.lease import LeaseBook
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 
@@ -112,19 +113,55 @@ class RunOverview:
 
 
 def run_overview(storage: Storage, run: str) -> RunOverview:
-    """The overview of `run`. Raises RecipeError for a run that does not exist."""
-    record = read_run(storage, run)
-    status = run_status(storage, run)
-    recipe = build(Recipe, record["recipe"], "") if "stages" in record["recipe"] else None
+    """The overview of `run`. Raises UnknownRun for a run that does not exist, DamagedRecord for one that cannot be read."""
+    return _overview(storage, read_run(storage, run), run)
+
+
+def run_overviews(storage: Storage) -> Iterator[RunOverview]:
+    """The overviews of all runs, by name; one that cannot be read is marked (`unreadable`) and takes none of the others away."""
+    for record in all_runs(storage):
+        if isinstance(record, UnreadableRun):
+            yield unreadable_overview(record)
+        else:
+            yield _overview(storage, record, str(record["run"]))
+
+
+def unreadable_overview(found: UnreadableRun) -> RunOverview:
+    """What is left to say of a run whose record cannot be read."""
+    alert = RunAlert(severity="error", kind="unreadable", message=found.reason, name=found.run)
+    return RunOverview(status=unreadable_status(found), stages=(), evaluations=(), alerts=(alert,))
+
+
+def _overview(storage: Storage, record: Mapping[str, Any], run: str) -> RunOverview:
+    status = recorded_status(storage, record, run)
     by_name = {step.name: step for step in status.steps}
+    notes = _of_another_version(run, unknown_keys(record))
+    recipe: Recipe | None = None
+    stages: list[StageStatus] = []
+    try:
+        recipe = recorded_recipe(record) if "stages" in record["recipe"] else None
+    except DamagedRecord as error:
+        notes.append(RunAlert(severity="warning", kind="unreadable", message=str(error), name=run))
+    for name in recipe.stages if recipe else ():
+        try:
+            assert recipe is not None
+            with reading(f"stage {name} of run {run!r}"):
+                stages.append(stage_status(storage, recipe, name, by_name[name]))
+        except DamagedRecord as error:
+            notes.append(RunAlert(severity="error", kind="unreadable", message=str(error), name=name))
     return RunOverview(
         status=status,
-        stages=tuple(stage_status(storage, recipe, name, by_name[name]) for name in recipe.stages)
-        if recipe
-        else (),
-        evaluations=_evaluations(storage, record) if recipe else (),
-        alerts=run_alerts(storage, status.steps),
+        stages=tuple(stages),
+        evaluations=_evaluations(storage, record, notes) if recipe else (),
+        alerts=(*run_alerts(storage, status.steps), *notes),
     )
+
+
+def _of_another_version(run: str, unknown: list[str]) -> list[RunAlert]:
+    if not unknown:
+        return []
+    message = f"recorded by another version of ncp; unknown here and left out: {', '.join(unknown)}"
+    return [RunAlert(severity="info", kind="unknown_keys", message=message, name=run)]
 
 
 def stage_status(storage: Storage, recipe: Recipe, name: str, step: StepStatus) -> StageStatus:
@@ -164,7 +201,19 @@ def first_step(recipe: Recipe, name: str) -> int:
     return stage_steps(recipe.stages[init.from_])
 
 
-def _evaluations(storage: Storage, record: Mapping[str, Any]) -> tuple[EvaluationStatus, ...]:
+def _evaluations(
+    storage: Storage, record: Mapping[str, Any], notes: list[RunAlert]
+) -> tuple[EvaluationStatus, ...]:
+    """The finished evaluations; what cannot be read of them is added to `notes`."""
+    rows: list[TableRow] = []
+    for step in record["steps"]:
+        if step["kind"] != "evaluation":
+            continue
+        try:
+            with reading(f"evaluation {step['name']}"):
+                rows += step_rows(storage, record, step)
+        except DamagedRecord as error:
+            notes.append(RunAlert(severity="error", kind="unreadable", message=str(error), name=step["name"]))
     return tuple(
         EvaluationStatus(
             name=row.label,
@@ -173,6 +222,6 @@ def _evaluations(storage: Storage, record: Mapping[str, Any]) -> tuple[Evaluatio
             bits_per_byte=row.mixtures,
             suites=row.result.get("suites", {}),
         )
-        for row in evaluation_rows(storage, record)
+        for row in rows
         if row.kind == "model"
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from curriculum.load import build
 from curriculum.schema import Recipe, StageSpec
 from curriculum.tokens import stage_steps
 from jobs.evaluation.mixture import mixture_average
@@ -21,6 +20,7 @@ from jobs.monitoring.metric_series import Columns, MetricSeries
 from jobs.monitoring.run_alerts import RunAlert
 from jobs.monitoring.run_overview import RunOverview, StageStatus, run_overview
 from jobs.monitoring.status import RunStatus, StepStatus, duration
+from jobs.recorded import recorded_recipe
 from jobs.report.model import (
     Alert,
     CheckpointRow,
@@ -57,7 +57,7 @@ def run_report(storage: Storage, run: str, *, columns: Callable[[str], Columns] 
     `columns`: trajectory -> its metrics, for a caller who keeps them between calls; by default they are read anew.
     """
     record = read_run(storage, run)
-    recipe = build(Recipe, record["recipe"], "")
+    recipe = recorded_recipe(record)
     overview = run_overview(storage, run)
     look = columns or (lambda key: MetricSeries(storage, key).look())
     keys = {step.name: step.key for step in overview.status.steps}
@@ -66,7 +66,7 @@ def run_report(storage: Storage, run: str, *, columns: Callable[[str], Columns] 
         name=run,
         recipe=recipe.recipe,
         status=_status_without_report(overview.status),
-        created=_utc(record["created"]),
+        created="unknown" if record["created"] is None else _utc(record["created"]),
         description=recipe.description,
         stages=tuple(_stage_view(recipe, stage) for stage in overview.stages),
         curves=(*_curves(recipe, metrics), *evaluation_curves(storage, record)),

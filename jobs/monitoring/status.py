@@ -8,13 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.runs import read_run
+from jobs.recorded import reading
+from jobs.runs import UnreadableRun, read_run
 from pipeline.dag.store import StepStore
 from pipeline.data.accounts import account_line
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 RETRY_GRACE_SECONDS = 120.0
 """How long after its announced time the next attempt is still believed in: it may have to wait for its place."""
+SKEW_SECONDS = 5.0
+"""A time that lies so far ahead of this machine's clock was taken from a clock that goes otherwise."""
 REMOTE_READERS = 16
 """Steps that are looked up at once where every look is a round trip."""
 
@@ -30,7 +34,7 @@ class StepStatus:
     needs: tuple[str, ...]
     """Steps whose output it reads."""
     state: str
-    """`done`, `running`, `failed`, `stopped` (an attempt ended without finishing) or `waiting`."""
+    """`done`, `running`, `failed`, `stopped` (an attempt ended without finishing), `waiting` or `unreadable`."""
     detail: str
     progress: Mapping[str, Any] | None
     attempt: int | None
@@ -39,13 +43,15 @@ class StepStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """A run, now. `state` is `done`, `running`, `failed` or `stopped`."""
+    """A run, now. `state` is `done`, `running`, `failed`, `stopped`, or `unreadable`: then `problem` says why."""
 
     run: str
     recipe: str
     state: str
-    created: float
+    created: float | None
+    """Seconds since the epoch; None where the record does not say."""
     steps: tuple[StepStatus, ...]
+    problem: str = ""
 
     def record(self) -> dict[str, Any]:
         """Plain values for `--json`."""
@@ -54,6 +60,7 @@ class RunStatus:
             "recipe": self.recipe,
             "state": self.state,
             "created": self.created,
+            "problem": self.problem,
             "steps": [
                 {**step.__dict__, "progress": dict(step.progress) if step.progress else None}
                 for step in self.steps
@@ -62,8 +69,19 @@ class RunStatus:
 
 
 def run_status(storage: Storage, run: str) -> RunStatus:
-    """The state of `run`. Raises RecipeError for a run that does not exist."""
-    record = read_run(storage, run)
+    """The state of `run`. Raises UnknownRun for a run that does not exist, DamagedRecord for a record that cannot be read."""
+    return recorded_status(storage, read_run(storage, run), run)
+
+
+def unreadable_status(found: UnreadableRun) -> RunStatus:
+    """What a list of runs says of one whose record cannot be read."""
+    return RunStatus(
+        run=found.run, recipe="?", state="unreadable", created=None, steps=(), problem=found.reason
+    )
+
+
+def recorded_status(storage: Storage, record: Mapping[str, Any], run: str) -> RunStatus:
+    """The state of a run whose record was read."""
     if storage.local:
         steps = tuple(step_status(storage, step) for step in record["steps"])
     else:  # some five round trips a step: side by side, or a long DAG takes seconds
@@ -76,6 +94,8 @@ def run_status(storage: Storage, run: str) -> RunStatus:
         state = "running"
     elif "failed" in states:
         state = "failed"
+    elif "unreadable" in states:
+        state = "unreadable"
     else:
         state = "stopped"
     return RunStatus(
@@ -84,10 +104,15 @@ def run_status(storage: Storage, run: str) -> RunStatus:
 
 
 def step_status(storage: Storage, record: Mapping[str, Any]) -> StepStatus:
-    """The state of one step of a run's record."""
+    """The state of one step of a run's record; `unreadable` when what it left in storage cannot be read."""
     store = StepStore(storage, record["key"])
-    progress = store.progress()
-    state, detail, attempt, seconds = _state(store, record["milestone"], progress)
+    progress: Mapping[str, Any] | None = None
+    try:
+        with reading(storage.uri(record["key"])):
+            progress = store.progress()
+            state, detail, attempt, seconds = _state(store, record["milestone"], progress)
+    except DamagedRecord as error:
+        state, detail, attempt, seconds = "unreadable", str(error), None, None
     return StepStatus(
         name=record["name"],
         kind=record["kind"],
@@ -130,6 +155,14 @@ def duration(seconds: float) -> str:
     return f"{days}d {clock}" if days else clock
 
 
+def sign_of_life(at: float) -> str:
+    """`last sign of life 5 s ago`, or that the clocks differ when that would lie in the future."""
+    ago = time.time() - at
+    if ago < -SKEW_SECONDS:
+        return f"its clock is {duration(-ago)} ahead of this machine's, so its last sign of life is not known"
+    return f"last sign of life {max(ago, 0.0):.0f} s ago"
+
+
 def _state(
     store: StepStore, milestone: int | None, progress: Mapping[str, Any] | None
 ) -> tuple[str, str, int | None, float | None]:
@@ -143,7 +176,7 @@ def _state(
     held = store.held()
     if held is not None:
         text = progress_text(progress) if progress else "starting"
-        seen = f", last sign of life {time.time() - progress['at']:.0f} s ago" if progress else ""
+        seen = f", {sign_of_life(progress['at'])}" if progress else ""
         return "running", f"{text} ({held}{seen})", held.number, None
     failure = store.failure()
     if failure is not None and _is_retried(failure):
@@ -165,7 +198,10 @@ def _state(
 def _is_retried(failure: Mapping[str, Any]) -> bool:
     """Whether the runner that recorded the failure has announced another attempt and may still start it."""
     pause = failure.get("again_in")
-    return pause is not None and time.time() < failure["at"] + pause + RETRY_GRACE_SECONDS
+    if pause is None:
+        return False
+    since = time.time() - failure["at"]
+    return -SKEW_SECONDS <= since < pause + RETRY_GRACE_SECONDS
 
 
 def _milestone_seconds(store: StepStore, marker: Mapping[str, Any]) -> float | None:

@@ -16,7 +16,13 @@ from jobs.monitoring.status import StepStatus, duration
 BAR_WIDTH = 60
 _LEAST = 6
 """Columns of the shortest stage in the bar."""
-_COLORS = {"done": "green", "running": "blue", "failed": "bold red", "stopped": "yellow"}
+_COLORS = {
+    "done": "green",
+    "running": "blue",
+    "failed": "bold red",
+    "stopped": "yellow",
+    "unreadable": "bold red",
+}
 _METRICS = (("ntp", "NTP"), ("ncp", "NCP"), ("vq", "VQ"), ("lr", "LR"), ("grad_norm", "grad norm"))
 
 
@@ -42,7 +48,9 @@ def print_run_list(out: Console, overviews: Sequence[RunOverview]) -> None:
             _latest_loss(overview),
             "-" if overview.rate is None else f"{overview.rate:,.0f}",
             "-" if overview.eta_seconds is None else duration(overview.eta_seconds),
-            ", ".join(step.name for step in status.steps if step.state in ("running", "failed")) or "-",
+            escape(status.problem)
+            or ", ".join(step.name for step in status.steps if step.state in ("running", "failed"))
+            or "-",
         )
     out.print(table)
 
@@ -51,7 +59,7 @@ def print_run(out: Console, overview: RunOverview) -> None:
     """The whole state of one run."""
     status = overview.status
     over = sum(step.state == "done" for step in status.steps)
-    created = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(status.created))
+    created = utc_text(status.created)
     out.print(
         f"[bold]{status.run}[/bold]  {_state(status.state)}  recipe {escape(status.recipe)}, created {created}, "
         f"{over}/{len(status.steps)} steps done"
@@ -77,6 +85,11 @@ def curriculum_bar(stages: Sequence[StageStatus], width: int = BAR_WIDTH) -> str
         filled = columns * stage.tokens_done // max(stage.tokens_budget, 1)
         cells.append("#" * filled + "." * (columns - filled))
     return f"[{'|'.join(cells)}]"
+
+
+def utc_text(at: float | None) -> str:
+    """A date and time in UTC; `at an unknown time` where it is not known."""
+    return "at an unknown time" if at is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
 
 
 def _print_curriculum(out: Console, overview: RunOverview) -> None:

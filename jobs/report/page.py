@@ -59,11 +59,12 @@ def several_runs(
 def document(title: str, body: str, *, head: str = "", script: str = "") -> str:
     """A whole HTML document around `body`, with the style sheet and, for a live page, its script."""
     code = f"<script>{script}</script>" if script else ""
-    return (
+    text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">{head}'
         f"<title>{escape(title)}</title><style>{CSS}</style></head>\n<body>{body}{code}</body></html>\n"
     )
+    return text.encode(errors="replace").decode()  # a message may hold half of a surrogate pair
 
 
 def source_hash(text: str) -> str:

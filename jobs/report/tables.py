@@ -22,7 +22,7 @@ from jobs.report.scale import MISSING, duration, fixed, number, percent, si
 _KNOWN_STATES = {
     "done": ("done", "complete", "completed", "finished", "succeeded"),
     "running": ("running", "resumable"),
-    "failed": ("failed", "refused", "error", "blocked", "crashed"),
+    "failed": ("failed", "refused", "error", "blocked", "crashed", "unreadable"),
     "waiting": ("waiting", "pending", "queued", "stopped", "stale"),
 }
 

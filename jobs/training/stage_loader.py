@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from curriculum.errors import RecipeError, nearest
-from curriculum.load import build
-from curriculum.schema import Recipe
 from curriculum.tokens import stage_steps
+from jobs.recorded import recorded_recipe
 from jobs.runs import read_run
 from pipeline.data.loader import WindowLoader
 from pipeline.storage import Storage
@@ -14,7 +13,7 @@ from pipeline.storage import Storage
 def stage_loader(storage: Storage, run: str, stage_name: str) -> tuple[WindowLoader, int]:
     """The loader, and the number of steps of the stage. Raises RecipeError for an unknown run or stage."""
     record = read_run(storage, run)
-    recipe = build(Recipe, record["recipe"], "")
+    recipe = recorded_recipe(record)
     if stage_name not in recipe.stages:
         raise RecipeError(
             f"--stage: {stage_name!r} is no stage of {run}; {nearest(stage_name, recipe.stages)}"

@@ -57,7 +57,8 @@ def transition_banner(transition: dict[str, Any]) -> str:
 
 
 def write_transition(storage: Storage, job: TrainJob, resumes_at: int | None) -> None:
-    storage.write_json(f"{job.step_key}/transition.json", describe_transition(job, resumes_at))
+    described = {**describe_transition(job, resumes_at), "attempt": job.attempt}
+    storage.write_json(f"{job.step_key}/transition.json", described)
 
 
 def read_transition(storage: Storage, step_key: str) -> dict[str, Any] | None:

@@ -11,19 +11,20 @@ import json
 import os
 import sys
 import threading
-from typing import Any
+from typing import Any, TextIO
 
 
 def main() -> None:
     import wandb
 
-    rows = sys.stdin
+    rows = own_pipes()
     settings: dict[str, Any] = json.loads(rows.readline())
     finish_seconds, init_seconds = settings.pop("finish_seconds"), settings.pop("init_seconds")
 
     def open_run(mode: str) -> Any:
         quiet = wandb.Settings(silent=True, init_timeout=init_seconds)
-        return wandb.init(**settings | {"mode": mode}, settings=quiet)
+        arguments: dict[str, Any] = {**settings, "mode": mode}
+        return wandb.init(**arguments, settings=quiet)
 
     try:
         run = open_run(settings["mode"])
@@ -40,6 +41,16 @@ def main() -> None:
     timer.daemon = True
     timer.start()
     run.finish()
+
+
+def own_pipes() -> TextIO:
+    """The rows; and keep both pipes from the service that wandb starts, which would hold them open when this is killed."""
+    rows = os.fdopen(os.dup(0), encoding="utf-8")
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    return rows
 
 
 def say(message: str) -> None:

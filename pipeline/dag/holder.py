@@ -1,7 +1,8 @@
 """Who holds a lease, and whether that process is certainly gone.
 
 "Gone" is only ever claimed for a process of this boot of this host and of this PID namespace: there, a missing PID, or
-the same PID with another start time, is proof. For any other holder the heartbeat decides.
+the same PID with another start time, is proof. What /proc does not show may be hidden (hidepid) and proves nothing: whether
+there is such a PID at all is asked of the kernel. For any other holder the heartbeat decides.
 """
 
 from __future__ import annotations
@@ -42,7 +43,16 @@ class Holder:
             _pid_namespace(),
         ):
             return False
-        return _start_time(self.pid) != self.started
+        stat = _read(f"/proc/{self.pid}/stat")
+        if stat:
+            return _start_time_of(stat) != self.started
+        try:  # a process of another user may be hidden in /proc (hidepid), never from this
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,7 +63,10 @@ class Holder:
 
 def _start_time(pid: int) -> str | None:
     """Field 22 of /proc/PID/stat; None when there is no such process or it is a zombie."""
-    stat = _read(f"/proc/{pid}/stat")
+    return _start_time_of(_read(f"/proc/{pid}/stat"))
+
+
+def _start_time_of(stat: str) -> str | None:
     fields = stat.rpartition(")")[2].split()
     return None if len(fields) < 20 or fields[0] in ("Z", "X") else fields[19]
 

@@ -62,7 +62,7 @@ def test_a_run_that_is_removed_while_records_are_read_is_left_out(
     """Retention and `ncp gc` read all records; `ncp runs rm` beside them must not end a training or a collection."""
     storage = Storage(str(tmp_path))
     for run in ("a", "b"):
-        storage.write_json(f"runs/{run}/run.json", {"run": run, "steps": []})
+        storage.write_json(f"runs/{run}/run.json", {"run": run, "recipe": {"recipe": "demo"}, "steps": []})
     monkeypatch.setattr(runs, "list_runs", lambda storage: ["a", "gone", "b"])
     assert [record["run"] for record in run_records(storage)] == ["a", "b"]
     assert named_milestones(storage, "steps/s") == set()

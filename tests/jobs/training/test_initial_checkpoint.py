@@ -286,7 +286,7 @@ def _cast(dtype: torch.dtype) -> Callable[[Path], None]:
 FIRST = "embed_tokens.weight"
 INDEX = "model.safetensors.index.json"
 SHARDS_OF = "model-00001-of-"
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing shard": (
         lambda f: sorted(f.glob("*.safetensors"))[1].unlink(),
         r"names model-00002-of-\d+.*no such file",

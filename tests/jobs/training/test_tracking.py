@@ -287,7 +287,7 @@ def _service(tracker: WandbTracker) -> int:
                 pid, rest = path.read_text().split(" (", 1)
                 parent = rest.rpartition(") ")[2].split()[1]
                 runs = list(Path(str(tracker._settings["dir"])).rglob("run-*.wandb"))
-                if int(parent) == process.pid and runs:
+                if process is not None and int(parent) == process.pid and runs:
                     return int(pid)
 
 
