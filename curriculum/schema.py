@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curriculum.fields import declared
 from curriculum.ladder_spec import LadderSpec
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
@@ -53,6 +54,10 @@ class SourceSpec:
     documents: int | None = None
     special_tokens: str = "text"
     """`text`: a literal `<|endoftext|>` in a document is text. `keep`: it is the control token (StackEdu-FIM)."""
+    text_key: str = declared("text", absent_at="text")
+    """Field, or parquet column, that holds a document's text. Part of the identity where it is not `text`."""
+    id_key: str = declared("", absent_at="")
+    """Field whose value names a document in `ncp which-docs` in place of its line; empty: the line names it."""
     clean: CleaningSpec | None = None
     """Filters and deduplication before tokenization, as a step of its own; None leaves the source as it is."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.identity import UNKNOWN, fingerprint, identity_of
-from curriculum.schema import EvaluationSpec, Recipe, StageSpec
+from curriculum.schema import EvaluationSpec, Recipe, SourceSpec, StageSpec
 from curriculum.tokens import evaluated_steps, horizon_steps, stage_steps
 from pipeline.dag.step import Step
 from pipeline.data.order import ORDER_VERSION
@@ -152,6 +152,7 @@ def _tokenizer_step(recipe: Recipe, pins: Mapping[str, str]) -> Step:
             "vocab_size": spec.train.vocab_size,
             "max_bytes_per_source": spec.train.max_bytes_per_source,
             "sources": {name: pins.get(name, UNKNOWN) for name in tokenizer_sources(recipe)},
+            **_text_keys(recipe, tokenizer_sources(recipe)),
         }
     return _step(recipe, name=TOKENIZER, kind="tokenizer", identity=identity, resources=_staging(recipe, 1))
 
@@ -172,6 +173,7 @@ def _cleaning_step(recipe: Recipe, source: str, pins: Mapping[str, str]) -> Step
             "clean": identity_of(clean),
             "group_bytes": recipe.data.group_bytes,
             "max_line_bytes": recipe.data.max_line_bytes,
+            **_keys(recipe.sources[source]),
         },
     )
 
@@ -191,9 +193,23 @@ def _shards_step(
             "special_tokens": recipe.sources[source].special_tokens,
             "tokenizer": tokenizer.fingerprint,
             "data": identity_of(recipe.data),
+            **_keys(recipe.sources[source]),
         },
         needs=(tokenizer.name,) if cleaning is None else (tokenizer.name, cleaning.name),
     )
+
+
+def _keys(source: SourceSpec) -> dict[str, str]:
+    """The fields that a source's text and ids are read from, where they are not the usual ones."""
+    identity = identity_of(source)
+    return {key: identity[key] for key in ("text_key", "id_key") if key in identity}
+
+
+def _text_keys(recipe: Recipe, sources: tuple[str, ...]) -> dict[str, Any]:
+    """The same for a tokenizer's training text, which has no ids."""
+    keys = {name: recipe.sources[name].text_key for name in sources}
+    named = {name: key for name, key in keys.items() if key != "text"}
+    return {"text_keys": named} if named else {}
 
 
 def _stage_step(
