@@ -51,7 +51,10 @@ def unnamed(storage: Storage) -> list[Unnamed]:
         keys |= {step["key"] for step in record["steps"]}
         fingerprints |= {step["fingerprint"] for step in record["steps"]}
         for source, spec in record["recipe"]["sources"].items():
-            pins.add(pin_key(source, build(SourceSpec, spec, f"sources.{source}")))
+            selected = build(SourceSpec, spec, f"sources.{source}")
+            pins.add(pin_key(source, selected))
+            if content := record.get("pins", {}).get(source):
+                pins.add(pin_key(source, selected, content))  # the one this run used, if it was renewed since
         for origin in _initial_checkpoints(record):
             pins.add(initial_pin_key(origin))
             keys |= _pinned_step(storage, initial_pin_key(origin))

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from curriculum.errors import RecipeError
+from jobs.commands.data_pin import pin
 from jobs.commands.options import DEFAULT_STORAGE, StorageOption
 from pipeline.storage import Storage
 
 if TYPE_CHECKING:
     from pipeline.data.tokenizer import Tokenizer
 
-app = typer.Typer(no_args_is_help=True, help="Look into staged sources: inspect, verify, stats.")
+app = typer.Typer(no_args_is_help=True, help="Look into sources and shards: pin, inspect, verify, stats.")
+app.command()(pin)
 
 PathArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="Output directory of a staging step, local or s3://...")

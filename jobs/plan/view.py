@@ -14,6 +14,7 @@ from curriculum.tokens import stage_steps, tokens_before
 from jobs.commands.terminal import byte_size
 from jobs.launch import Planned
 from jobs.plan.cost import Rates, StepCost, total_cost
+from jobs.plan.sources import source_lines, source_records
 from ncp_model.flops import adaptation_parameters, flops_per_token, total_parameters
 from pipeline.dag.plan import PlannedStep
 
@@ -28,6 +29,7 @@ def plan_record(
         "recipe": recipe.recipe,
         "parameters": total_parameters(recipe.model),
         "adaptation_parameters": adaptation_parameters(recipe.model) if recipe.model.concept.enabled else 0,
+        "sources": source_records(planned.sources),
         "stages": {name: stage_record(planned, name) for name in recipe.stages},
         "steps": [
             {
@@ -90,6 +92,8 @@ def print_plan(
             f"LR {stage.optimizer.lr:g} {stage.schedule.kind}, from {start}",
             markup=False,
         )
+    for line in source_lines(planned.sources):
+        out.print(f"  {line}", markup=False)
     table = Table()
     priced = rates.gpu_hour_price is not None
     for header in ("step", "fingerprint", "state"):
