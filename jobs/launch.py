@@ -21,8 +21,8 @@ from jobs.graph import (
     tokenizer_sources,
     used_sources,
 )
-from jobs.monitoring.display import RunDisplay
 from jobs.left_out import left_out_lines
+from jobs.monitoring.display import RunDisplay
 from jobs.monitoring.notify import Notifier
 from jobs.monitoring.run_log import RunLog
 from jobs.runs import check_run_name, record_run

@@ -48,7 +48,9 @@ def pin(
         else:
             renewed, before = renew_pin(opened, source, spec, place, text=text)
             if before is None:
-                say(f"{source}: pinned as {renewed.digest[:12]}; nothing was pinned before, or it was the same")
+                say(
+                    f"{source}: pinned as {renewed.digest[:12]}; nothing was pinned before, or it was the same"
+                )
             else:
                 say(
                     f"{source}: renewed from {before[:12]} to {renewed.digest[:12]}; plans and runs use the new content from "

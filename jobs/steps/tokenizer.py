@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from curriculum.schema import DataSpec, Recipe, TokenizerTraining
@@ -59,7 +60,7 @@ def _train(
     pins: list[Pin],
     spec: TokenizerTraining,
     data_spec: DataSpec,
-    text_keys: Mapping[str, str],
+    text_keys: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     from pipeline.data.tokenizer import Tokenizer, train_bpe
 
@@ -67,7 +68,9 @@ def _train(
     texts = (
         text
         for pin in pins
-        for text in _texts(storage, pin, data_spec, spec.max_bytes_per_source, text_keys[pin.source])
+        for text in _texts(
+            storage, pin, data_spec, spec.max_bytes_per_source, text_keys.get(pin.source, "text")
+        )
     )
     data = train_bpe(texts, spec.vocab_size)
     storage.write_bytes(key, data)
@@ -75,9 +78,7 @@ def _train(
     return {"tokenizer": key, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
 
 
-def _texts(
-    storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int, text_key: str
-) -> Iterator[str]:
+def _texts(storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int, text_key: str) -> Iterator[str]:
     """The first texts of one source. Raises SourceError naming it when it has none."""
     from pipeline.data.training_text import training_texts
 

@@ -50,9 +50,7 @@ def lay_out(storage: Storage, name: str, builtin: str) -> LaidOut:
         data = pyarrow.compress(part, codec="zstd", asbytes=True)
         storage.write_bytes(f"{location}/{path}", data)
         files.append(
-            PinnedFile(
-                path=path, size=len(data), sha256=sha256(data).hexdigest(), content_size=len(part)
-            )
+            PinnedFile(path=path, size=len(data), sha256=sha256(data).hexdigest(), content_size=len(part))
         )
     return LaidOut(location=location, files=tuple(files), digest=digest)
 

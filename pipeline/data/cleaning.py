@@ -65,7 +65,10 @@ def clean_source(
     groups = plan_groups(pin, data)
     run = partial(_each_group, storage, pin, groups, parallelism, cpus_per_task)
     work = {"storage": storage, "output": output, "groups": len(groups), "spec": spec}
-    filtered = run(f"{output}/filtered", partial(_filter, root=pin.open_root(storage), data=data, text_key=text_key, **work))
+    filtered = run(
+        f"{output}/filtered",
+        partial(_filter, root=pin.open_root(storage), data=data, text_key=text_key, **work),
+    )
     unreadable = sum(receipt["unreadable"] for receipt in filtered)
     read = sum(receipt["documents_read"] for receipt in filtered)
     if unreadable > data.bad_line_tolerance * read:

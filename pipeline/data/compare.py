@@ -60,7 +60,9 @@ def compare(
         if tags is None and not stood_still:
             proof = content_hash(file)
             tags = (
-                (hopeless and not same_place) or _has_content(root, file) if proof is not None else not file.etag
+                (hopeless and not same_place) or _has_content(root, file)
+                if proof is not None
+                else not file.etag
             )
         if tags is False:
             changed.add(file.path)

@@ -15,7 +15,6 @@ from pipeline.data.tokenize_group import GroupReceipt
 from pipeline.data.tokenizer import Tokenizer
 from pipeline.storage import Storage
 
-
 DENSITY = 10
 """The rest of a source is taken to hold at most this many times the documents a byte of what was read."""
 

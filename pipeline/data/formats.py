@@ -20,7 +20,7 @@ CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz"
 KNOWN = ".jsonl, .json, .ndjson (plain or with .gz, .zst, .bz2, .xz), .parquet, .npy with .csv.gz"
 MAGIC_BYTES = 8
 
-_FORMATS = {suffix: "lines" for suffix in LINES} | {".parquet": "parquet", ".npy": "tokens"}
+_FORMATS = dict.fromkeys(LINES, "lines") | {".parquet": "parquet", ".npy": "tokens"}
 _MAGIC = (
     ("gzip", re.compile(rb"\x1f\x8b")),
     ("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)),  # a frame, or one to skip
@@ -72,4 +72,6 @@ def contradiction(path: str, head: bytes) -> str | None:
         return None
     if not shown and head.startswith(b"version "):
         shown = "a Git LFS pointer"
-    return f"named {said or 'plain JSON lines'}, but begins as {shown or 'something else'} ({head[:4].hex(' ')})"
+    return (
+        f"named {said or 'plain JSON lines'}, but begins as {shown or 'something else'} ({head[:4].hex(' ')})"
+    )

@@ -174,7 +174,7 @@ def _look(
     listings: Listings,
 ) -> tuple[Look, str | None]:
     """The look, and the key of the pin that matches."""
-    keys = [key for key in (pin_key(name, spec), *_renewed(storage, name, spec))]
+    keys = (pin_key(name, spec), *_renewed(storage, name, spec))
     found = [(key, *kept) for key in keys if (kept := _read(storage, key, name, spec)) is not None]
     if not found:
         return _first_look(name, spec, location, text, listings), None
@@ -224,9 +224,7 @@ def _seen(pin: Pin, place: str, now: SourceFiles | None, note: str) -> Look:
     )
 
 
-def _first_look(
-    name: str, spec: SourceSpec, location: str | None, text: bool, listings: Listings
-) -> Look:
+def _first_look(name: str, spec: SourceSpec, location: str | None, text: bool, listings: Listings) -> Look:
     """A source that was never pinned: what a run would take. A place that is not there yet is told, not refused."""
     unknown = Look(name=name, place=f"builtin {spec.builtin}", files=None, bytes=None)
     if spec.builtin:
@@ -328,11 +326,10 @@ def _refresh(storage: Storage, key: str, pin: Pin, spec: SourceSpec, location: s
     if found is None or found[1].digest != pin.digest:
         return  # renewed by another process meanwhile
     record, kept = found
-    stamps = [file.stamp for file in kept.files]
     requested = location or record["requested"]
-    if kept.location == pin.location and record["requested"] == requested:
-        if stamps == [file.stamp for file in pin.files]:
-            return
+    unchanged = kept.location == pin.location and record["requested"] == requested
+    if unchanged and [file.stamp for file in kept.files] == [file.stamp for file in pin.files]:
+        return
     files = [dataclasses.asdict(file) for file in pin.files]
     storage.write_json(
         key, {**_plain(record), "requested": requested, "location": pin.location, "files": files}
@@ -404,5 +401,3 @@ def kept_selection(storage: Storage, name: str) -> tuple[SourceSpec, str | None,
 
 def _line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-

@@ -142,7 +142,9 @@ class Reader:
                 continue
             text = self._text(value)
             if text is not None:
-                yield Document(text, self._key(path, number, record.get(self.id_key) if self.id_key else None))
+                yield Document(
+                    text, self._key(path, number, record.get(self.id_key) if self.id_key else None)
+                )
         fields.check(where, self.text_key)
 
     def _rows(self, stream: BinaryIO, path: str, where: str) -> Iterator[Document]:

@@ -32,15 +32,11 @@ def open_verified(root: Storage, file: PinnedFile) -> Iterator[BinaryIO]:
     try:
         now = stat_object(root, file.path)
     except FileNotFoundError as error:
-        raise ChangedSincePinned(
-            f"{where}: pinned but no longer there; {ANEW}"
-        ) from error
+        raise ChangedSincePinned(f"{where}: pinned but no longer there; {ANEW}") from error
     if root.local and not os.path.isfile(root.path(file.path)):
         raise ChangedSincePinned(f"{where}: no file any more; {ANEW}")
     if now.size != file.size:
-        raise ChangedSincePinned(
-            f"{where}: {now.size} bytes now, {file.size} when it was pinned; {ANEW}"
-        )
+        raise ChangedSincePinned(f"{where}: {now.size} bytes now, {file.size} when it was pinned; {ANEW}")
     other_tag = bool(file.etag and now.etag and now.etag != file.etag)
     proof = content_hash(file) if file.sha256 or other_tag or not now.etag else None
     if other_tag and proof is None:
