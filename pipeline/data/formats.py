@@ -67,11 +67,11 @@ def contradiction(path: str, head: bytes) -> str | None:
     if known is None or known.kind in ("tokens", "boundaries") or not head:
         return None
     shown = next((name for name, magic in _MAGIC if magic.match(head)), "")
+    if not shown and head.startswith(b"version "):
+        shown = "a Git LFS pointer"
     said = known.codec or ("parquet" if known.kind == "parquet" else "")
     if shown == said:
         return None
-    if not shown and head.startswith(b"version "):
-        shown = "a Git LFS pointer"
     return (
         f"named {said or 'plain JSON lines'}, but begins as {shown or 'something else'} ({head[:4].hex(' ')})"
     )

@@ -248,9 +248,11 @@ def test_a_pinned_file_that_became_a_fifo_is_named_and_hangs_nobody(storage, cor
     with pytest.raises(SourceError, match=r"'empty\.jsonl': a FIFO"):
         make_pin(storage, "web", SourceSpec(), str(corpus))
     (empty,) = (file for file in pin.files if file.path == "empty.jsonl")
-    with pytest.raises(SourceError, match=r"empty\.jsonl: no file any more"):
-        with open_verified(Storage(str(corpus)), empty):
-            pass
+    with (
+        pytest.raises(SourceError, match=r"empty\.jsonl: no file any more"),
+        open_verified(Storage(str(corpus)), empty),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
