@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.data.content_tag import content_hash, same_tag
+from pipeline.data.content_tag import content_hash, has_content, same_tag
 from pipeline.data.objects import PinnedFile
 from pipeline.data.source_files import named
 from pipeline.storage import Storage
-
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +58,10 @@ def compare(
         if tags is None and not stood_still:
             proof = content_hash(file)
             tags = (
-                (hopeless and not same_place) or _has_content(root, file)
+                (hopeless and not same_place) or has_content(root, file)
                 if proof is not None
                 else not file.etag
             )
         if tags is False:
             changed.add(file.path)
     return Comparison(added=added, removed=removed, changed=tuple(sorted(changed)), files=tuple(files))
-
-
-def _has_content(root: Storage, file: PinnedFile) -> bool:
-    proof = content_hash(file)
-    assert proof is not None
-    computed, expected = proof
-    with root.open_read(file.path) as stream:
-        while data := stream.read(_READ_BYTES):
-            computed.update(data)
-    return computed.hexdigest() == expected

@@ -13,6 +13,9 @@ import re
 from typing import Any
 
 from pipeline.data.objects import PinnedFile
+from pipeline.storage import Storage
+
+_READ_BYTES = 1 << 20
 
 
 def content_hash(file: PinnedFile) -> tuple[Any, str] | None:
@@ -24,6 +27,17 @@ def content_hash(file: PinnedFile) -> tuple[Any, str] | None:
     if re.fullmatch(r"[0-9a-f]{40}", file.etag):
         return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False), file.etag
     return None
+
+
+def has_content(root: Storage, file: PinnedFile) -> bool:
+    """Whether the bytes there now are the pinned ones, by reading them. Only for a file that `content_hash` can prove."""
+    proof = content_hash(file)
+    assert proof is not None
+    computed, expected = proof
+    with root.open_read(file.path) as stream:
+        while data := stream.read(_READ_BYTES):
+            computed.update(data)
+    return computed.hexdigest() == expected
 
 
 def same_tag(one: PinnedFile, other: PinnedFile) -> bool | None:

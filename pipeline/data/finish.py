@@ -39,7 +39,7 @@ def check_tolerance(
     rest = sum(weights.values()) - done
     most = counters.documents_read * (1 + DENSITY * rest / done) if done else 0
     if counters.unreadable > data.bad_line_tolerance * most:
-        so_far = f" after {len(receipts)} of {len(groups)} groups" if len(receipts) < len(groups) else ""
+        so_far = f", after {len(receipts)} of {len(groups)} groups" if len(receipts) < len(groups) else ""
         in_order = [receipts[number] for number in sorted(receipts)]
         raise _too_many(storage, output, pin, data, counters, in_order, so_far)
 
@@ -108,6 +108,7 @@ def _too_many(
     reasons = ", ".join(f"{counters.skipped[name]} {name}" for name in UNREADABLE if name in counters.skipped)
     kept = next((receipt.quarantine for receipt in receipts if receipt.quarantine), "quarantine")
     return SourceError(
-        f"sources.{pin.source}: {counters.unreadable} of {counters.documents_read} lines are unreadable{so_far} "
-        f"({reasons}), over data.bad_line_tolerance {data.bad_line_tolerance:g}; see {storage.uri(f'{output}/{kept}')}"
+        f"sources.{pin.source}: {counters.unreadable} of {counters.documents_read} lines are unreadable, over "
+        f"data.bad_line_tolerance {data.bad_line_tolerance:g}; see {storage.uri(f'{output}/{kept}')} "
+        f"({reasons}{so_far})"
     )

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from pipeline.data.content_tag import content_hash
+from pipeline.data.content_tag import content_hash, has_content
 from pipeline.data.errors import ChangedSincePinned
 from pipeline.data.objects import PinnedFile, stat_object
 from pipeline.storage import Storage
@@ -37,14 +37,16 @@ def open_verified(root: Storage, file: PinnedFile) -> Iterator[BinaryIO]:
         raise ChangedSincePinned(f"{where}: no file any more; {ANEW}")
     if now.size != file.size:
         raise ChangedSincePinned(f"{where}: {now.size} bytes now, {file.size} when it was pinned; {ANEW}")
+    proof = content_hash(file)
     other_tag = bool(file.etag and now.etag and now.etag != file.etag)
-    proof = content_hash(file) if file.sha256 or other_tag or not now.etag else None
-    if other_tag and proof is None:
+    if other_tag and (proof is None or not has_content(root, file)):
         raise ChangedSincePinned(f"{where}: etag {now.etag}, pinned {file.etag}; the content changed; {ANEW}")
     if file.etag and not now.etag and proof is None:
         raise ChangedSincePinned(
             f"{where}: pinned by an object store's tag {file.etag}, which proves nothing about a file here; {ANEW}"
         )
+    if not file.sha256 and now.etag:
+        proof = None  # the tag has told already
     computed, expected = proof or (hashlib.sha256(), "")
     with root.open_read(file.path) as raw:
         reader = _HashingReader(raw, computed)

@@ -33,13 +33,13 @@ def storage(tmp_path) -> Storage:
 def read(monkeypatch) -> list[str]:
     """Paths whose bytes a comparison read."""
     paths: list[str] = []
-    has_content = compare._has_content
+    has_content = compare.has_content
 
     def spy(root, file):
         paths.append(file.path)
         return has_content(root, file)
 
-    monkeypatch.setattr(compare, "_has_content", spy)
+    monkeypatch.setattr(compare, "has_content", spy)
     return paths
 
 
