@@ -58,6 +58,10 @@ class SourceSpec:
     """`text`: a literal `<|endoftext|>` in a document is text. `keep`: it is the control token (StackEdu-FIM)."""
     token_dtype: str = declared("", absent_at="")
     """How wide the ids of headerless token files are: uint8, uint16, uint32, int32 or int64; empty: proved from the files."""
+    text_key: str = declared("text", absent_at="text")
+    """Field, or parquet column, that holds a document's text. Part of the identity where it is not `text`."""
+    id_key: str = declared("", absent_at="")
+    """Field whose value names a document in `ncp which-docs` in place of its line; empty: the line names it."""
     clean: CleaningSpec | None = None
     """Filters and deduplication before tokenization, as a step of its own; None leaves the source as it is."""
 

@@ -126,6 +126,8 @@ def _add_pins(storage: Storage, record: Mapping[str, Any], named: _Named) -> Non
         )
     for source, spec in recorded_recipe(record).sources.items():
         named.pins.add(pin_key(source, spec))
+        if content := record.get("pins", {}).get(source):
+            named.pins.add(pin_key(source, spec, content))  # the one this run used, if it was renewed since
     with reading(f"init of run {record['run']!r}"):
         for origin in _initial_checkpoints(record):
             named.pins.add(initial_pin_key(origin))

@@ -14,7 +14,7 @@ from typing import Any
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.identity import UNKNOWN, fingerprint, identity_of
-from curriculum.schema import CleaningSpec, EvaluationSpec, Recipe, StageSpec
+from curriculum.schema import CleaningSpec, EvaluationSpec, Recipe, SourceSpec, StageSpec
 from curriculum.tokens import evaluated_steps, horizon_steps, stage_steps
 from pipeline.dag.step import Step
 from pipeline.data.order import ORDER_VERSION
@@ -155,6 +155,7 @@ def _tokenizer_step(recipe: Recipe, pins: Mapping[str, str]) -> Step:
             "vocab_size": spec.train.vocab_size,
             "max_bytes_per_source": spec.train.max_bytes_per_source,
             "sources": {name: pins.get(name, UNKNOWN) for name in tokenizer_sources(recipe)},
+            **_text_keys(recipe, tokenizer_sources(recipe)),
         }
     return _step(recipe, name=TOKENIZER, kind="tokenizer", identity=identity, resources=_staging(recipe, 1))
 
@@ -175,6 +176,7 @@ def _cleaning_step(recipe: Recipe, source: str, pins: Mapping[str, str]) -> Step
             "clean": _cleaning_identity(clean),
             "group_bytes": recipe.data.group_bytes,
             "max_line_bytes": recipe.data.max_line_bytes,
+            **_keys(recipe.sources[source]),
         },
     )
 
@@ -203,9 +205,23 @@ def _shards_step(
             "tokenizer": tokenizer.fingerprint,
             "data": identity_of(recipe.data),
             **({"token_dtype": dtype} if dtype else {}),
+            **_keys(recipe.sources[source]),
         },
         needs=(tokenizer.name,) if cleaning is None else (tokenizer.name, cleaning.name),
     )
+
+
+def _keys(source: SourceSpec) -> dict[str, str]:
+    """The fields that a source's text and ids are read from, where they are not the usual ones."""
+    identity = identity_of(source)
+    return {key: identity[key] for key in ("text_key", "id_key") if key in identity}
+
+
+def _text_keys(recipe: Recipe, sources: tuple[str, ...]) -> dict[str, Any]:
+    """The same for a tokenizer's training text, which has no ids."""
+    keys = {name: recipe.sources[name].text_key for name in sources}
+    named = {name: key for name, key in keys.items() if key != "text"}
+    return {"text_keys": named} if named else {}
 
 
 def _stage_step(

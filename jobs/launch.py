@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, RuntimeSpec
@@ -21,6 +21,7 @@ from jobs.graph import (
     tokenizer_sources,
     used_sources,
 )
+from jobs.left_out import left_out_lines
 from jobs.monitoring.display import RunDisplay
 from jobs.monitoring.notify import Notifier
 from jobs.monitoring.run_log import RunLog
@@ -57,7 +58,8 @@ from pipeline.dag.plan import PlannedStep, make_plan
 from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
 from pipeline.dag.step import Step
 from pipeline.dag.store import StepStore
-from pipeline.data.pins import load_pin, make_pin
+from pipeline.data.objects import Listings
+from pipeline.data.pins import Look, load_pin, look, make_pin
 from pipeline.storage import Storage
 
 EVERYTHING = Selection()
@@ -71,6 +73,8 @@ class Planned:
     pins: dict[str, str]
     steps: tuple[Step, ...]
     run: str
+    sources: Mapping[str, Look] = field(default_factory=dict)
+    """What a plan saw of each source; empty for a run, which says it while it pins."""
 
 
 def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
@@ -79,8 +83,29 @@ def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
     return tuple(sorted({*used_sources(recipe), *extra, *evaluation_sources(recipe)}))
 
 
+def look_at_sources(storage: Storage, recipe: Recipe) -> dict[str, Look]:
+    """Every source as its place is now, compared with its pin. Only reads. Raises SourceError for another content."""
+    listings = Listings()
+    return {
+        name: look(
+            storage,
+            name,
+            recipe.sources[name],
+            recipe.runtime.locations.get(name),
+            text=holds_text(recipe, name),
+            listings=listings,
+        )
+        for name in recipe_sources(recipe)
+    }
+
+
+def holds_text(recipe: Recipe, source: str) -> bool:
+    """Whether a source is read as documents, and not as evaluation questions alone."""
+    return source not in evaluation_sources(recipe) or source in used_sources(recipe)
+
+
 def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
-    """Digests of the sources that are pinned already. Only reads."""
+    """Digests of the sources that are pinned already, as they were pinned: nothing is listed. Only reads."""
     pins = {}
     for name in recipe_sources(recipe):
         pin = load_pin(storage, name, recipe.sources[name], recipe.runtime.locations.get(name))
@@ -98,14 +123,14 @@ def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
 
 
 def pin_sources(storage: Storage, recipe: Recipe, say: Callable[[str], None]) -> dict[str, str]:
-    """Digests of all sources; resolves and keeps those that are not pinned yet."""
+    """Digests of all sources: each is listed and compared with its pin, and pinned if it has none yet.
+
+    Raises SourceError for a source that holds other content than its pin says.
+    """
     pins = known_pins(storage, recipe)
+    listings = Listings()
     for name in recipe_sources(recipe):
-        if name not in pins:
-            pin = make_pin(storage, name, recipe.sources[name], recipe.runtime.locations.get(name))
-            megabytes = sum(file.size for file in pin.files) / 1e6
-            say(f"pinned {name}: {len(pin.files)} files, {megabytes:.1f} MB, {pin.digest[:12]}")
-            pins[name] = pin.digest
+        pins[name] = pin_source(storage, recipe, name, say, listings, told=name in pins)
     for name, location in initial_names(recipe).items():
         checkpoint = pin_checkpoint(storage, name, location)
         for stage_name, stage in recipe.stages.items():
@@ -124,6 +149,30 @@ def check_inputs(storage: Storage, recipe: Recipe) -> None:
         check_published_tokenizer(recipe)
 
 
+def pin_source(
+    storage: Storage,
+    recipe: Recipe,
+    name: str,
+    say: Callable[[str], None],
+    listings: Listings | None = None,
+    *,
+    told: bool = False,
+) -> str:
+    """The digest of one source, pinned or compared. Says what was pinned, and what was left out."""
+    spec, location = recipe.sources[name], recipe.runtime.locations.get(name)
+    listings = listings or Listings()
+    text = holds_text(recipe, name)
+    left_out = ()
+    if not told:
+        left_out = look(storage, name, spec, location, text=text, listings=listings).left_out
+    pin = make_pin(storage, name, spec, location, text=text, listings=listings)
+    if not told:
+        say(f"pinned {name}: {len(pin.files)} files, {pin.size / 1e6:.1f} MB, {pin.digest[:12]}")
+    for line in left_out_lines(name, left_out):
+        say(line)
+    return pin.digest
+
+
 def retry_policy(runtime: RuntimeSpec) -> RetryPolicy:
     return RetryPolicy(
         infrastructure=runtime.retries,
@@ -138,9 +187,11 @@ def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
 
 
 def plan_recipe(storage: Storage, recipe: Recipe) -> tuple[Planned, list[PlannedStep]]:
-    """The plan, from what is known now. Writes nothing."""
+    """The plan, from what is known now and from what each source's place holds. Writes nothing."""
     check_inputs(storage, recipe)
-    planned = resolve(recipe, known_pins(storage, recipe))
+    sources = look_at_sources(storage, recipe)
+    pins = {name: seen.pin.digest for name, seen in sources.items() if seen.pin is not None}
+    planned = replace(resolve(recipe, {**known_pins(storage, recipe), **pins}), sources=sources)
     return planned, make_plan(planned.steps, storage, comparable=_of_this_recipe(storage, recipe))
 
 

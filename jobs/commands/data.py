@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from curriculum.errors import RecipeError
+from jobs.commands.data_pin import pin
 from jobs.commands.options import DEFAULT_STORAGE, StorageOption
 from pipeline.storage import Storage
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from pipeline.data.tokenizer import Tokenizer
 
 app = typer.Typer(
-    no_args_is_help=True, help="Look into staged sources: list, inspect, verify, stats, quarantine."
+    no_args_is_help=True,
+    help="Look into sources and shards: pin, list, inspect, verify, stats, quarantine.",
 )
+app.command()(pin)
 
 PlaceArgument = Annotated[
     str,

@@ -17,8 +17,9 @@ from jobs.cluster.ray_session import ray_session
 from jobs.evaluation.suites import find_suite
 from jobs.evaluation_runs.own_data import questions_from
 from jobs.graph import build_evaluation
-from jobs.launch import known_pins, pin_sources, retry_policy
+from jobs.launch import pin_source, retry_policy
 from jobs.monitoring.display import RunDisplay
+from jobs.runs import read_run
 from jobs.stop import signalled, stop_on_signals
 from pipeline.dag.runner import Outcome, run_steps
 from pipeline.dag.step import Step
@@ -91,7 +92,9 @@ def evaluate_checkpoints(
                     for name, stage in recipe.stages.items()
                 },
             )
-            pins = known_pins(storage, recipe) if questions is None else pin_sources(storage, recipe, say)
+            pins = dict(read_run(storage, reference.run)["pins"])  # as trained, renewed since or not
+            if questions is not None:
+                pins[asked.data] = pin_source(storage, recipe, asked.data, say)
             steps = build_evaluation(recipe, pins, reference.stage, reference.step, asked)
             store = step_store(storage, steps[-1])
             if store.receipt() is not None:

@@ -35,8 +35,8 @@ def fetch_evaluation_data(storage: Storage, data: EvaluationData) -> Path:
     final = assets_directory() / f"{data.source}-{data.digest[:12]}"
     if final.exists():
         return final
-    pin = load_pin(storage, data.source, data.spec, data.location)
-    if pin is None or pin.digest != data.digest:
+    pin = load_pin(storage, data.source, data.spec, data.location, data.digest)
+    if pin is None:
         raise SourceError(
             f"evaluation.data: source {data.source!r} has no pin with digest {data.digest[:12]}; run again"
         )

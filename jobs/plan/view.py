@@ -15,6 +15,7 @@ from jobs.commands.terminal import byte_size
 from jobs.launch import Planned
 from jobs.plan.cost import Rates, StepCost, total_cost
 from jobs.plan.outlook import raising_tokens, warnings
+from jobs.plan.sources import source_lines, source_records
 from jobs.plan.supply import Draw
 from ncp_model.flops import adaptation_parameters, flops_per_token, total_parameters
 from ncp_model.memory import checkpoint_bytes
@@ -35,6 +36,7 @@ def plan_record(
         "recipe": recipe.recipe,
         "parameters": total_parameters(recipe.model),
         "adaptation_parameters": adaptation_parameters(recipe.model) if recipe.model.concept.enabled else 0,
+        "sources": source_records(planned.sources),
         "stages": {name: stage_record(planned, name, draws[name]) for name in recipe.stages},
         "warnings": warnings(recipe),
         "steps": [
@@ -110,6 +112,8 @@ def print_plan(
         out.print(f"    {raising_tokens(stage)}", markup=False)
     for line in warnings(recipe):
         out.print(f"warning: {line}", markup=False)
+    for line in source_lines(planned.sources):
+        out.print(f"  {line}", markup=False)
     table = Table()
     priced = rates.gpu_hour_price is not None
     for header in ("step", "fingerprint", "state"):

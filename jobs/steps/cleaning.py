@@ -21,7 +21,7 @@ from pipeline.storage import Storage
 def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """The receipt holds the cleaned source's pin, and how many documents each filter removed."""
     source = context.step.identity["source"]
-    pin = pinned(recipe, context.storage, source)
+    pin = pinned(recipe, context.storage, source, context.step.identity["content"])
     return call_remote(
         _clean,
         recipe,
@@ -71,6 +71,7 @@ def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str)
         data=recipe.data,
         parallelism=recipe.runtime.staging_tasks,
         cpus_per_task=recipe.runtime.staging_cpus_per_task,
+        text_key=recipe.sources[source].text_key,
     )
     return {
         "pin": asdict(done.pin),

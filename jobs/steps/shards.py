@@ -19,7 +19,10 @@ from pipeline.storage import Storage
 def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """Stages the source. Finished groups of an earlier attempt are kept: a shard is a pure function of its input."""
     source = context.step.identity["source"]
-    pin, cleaning = cleaned(context, source) or (pinned(recipe, context.storage, source), None)
+    pin, cleaning = cleaned(context, source) or (
+        pinned(recipe, context.storage, source, context.step.identity["content"]),
+        None,
+    )
     return call_remote(
         _stage,
         recipe,

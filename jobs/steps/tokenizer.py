@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from curriculum.schema import DataSpec, Recipe, TokenizerTraining
@@ -19,7 +20,10 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """Writes `tokenizer.json` under the attempt's own key. Raises ValueError for a source without text."""
     key = f"{context.step.key}/attempts/{context.attempt:06d}/tokenizer.json"
     if recipe.tokenizer.train is not None:
-        pins = [pinned(recipe, context.storage, source) for source in tokenizer_sources(recipe)]
+        contents = context.step.identity["sources"]
+        pins = [
+            pinned(recipe, context.storage, source, contents[source]) for source in tokenizer_sources(recipe)
+        ]
         return call_remote(
             _train,
             context.storage.url,
@@ -27,6 +31,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
             pins,
             recipe.tokenizer.train,
             recipe.data,
+            {source: recipe.sources[source].text_key for source in contents},
             num_cpus=recipe.runtime.staging_cpus_per_task,
             context=context,
         )
@@ -41,33 +46,44 @@ def tokenizer_key(context: StepContext) -> str:
     return receipt["tokenizer"]
 
 
-def pinned(recipe: Recipe, storage: Storage, source: str) -> Pin:
-    """The pin of a source of the recipe, which exists since before planning."""
-    pin = load_pin(storage, source, recipe.sources[source], recipe.runtime.locations.get(source))
+def pinned(recipe: Recipe, storage: Storage, source: str, content: str) -> Pin:
+    """The pin that the step was planned with, by its digest, whether or not the source was renewed meanwhile."""
+    pin = load_pin(storage, source, recipe.sources[source], recipe.runtime.locations.get(source), content)
     if pin is None:
         raise RuntimeError(f"source {source}: its pin has vanished from {storage.url}")
     return pin
 
 
 def _train(
-    storage_url: str, key: str, pins: list[Pin], spec: TokenizerTraining, data_spec: DataSpec
+    storage_url: str,
+    key: str,
+    pins: list[Pin],
+    spec: TokenizerTraining,
+    data_spec: DataSpec,
+    text_keys: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     from pipeline.data.tokenizer import Tokenizer, train_bpe
 
     storage = Storage(storage_url)
-    texts = (text for pin in pins for text in _texts(storage, pin, data_spec, spec.max_bytes_per_source))
+    texts = (
+        text
+        for pin in pins
+        for text in _texts(
+            storage, pin, data_spec, spec.max_bytes_per_source, text_keys.get(pin.source, "text")
+        )
+    )
     data = train_bpe(texts, spec.vocab_size)
     storage.write_bytes(key, data)
     tokenizer = Tokenizer.from_bytes(data)
     return {"tokenizer": key, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
 
 
-def _texts(storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int) -> Iterator[str]:
+def _texts(storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int, text_key: str) -> Iterator[str]:
     """The first texts of one source. Raises SourceError naming it when it has none."""
     from pipeline.data.training_text import training_texts
 
     found = False
-    for text in training_texts(storage, pin, data_spec, max_bytes):
+    for text in training_texts(storage, pin, data_spec, max_bytes, text_key):
         found = True
         yield text
     if not found:

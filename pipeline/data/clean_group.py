@@ -75,10 +75,13 @@ def filter_group(
     groups: int,
     spec: CleaningSpec,
     data: DataSpec,
+    text_key: str = "text",
 ) -> dict[str, Any]:
     """Write the documents of a group that pass the filters, and their signatures. Returns (and keeps) the counts."""
     counters, quarantine = Counters(), Quarantine()
-    reader = Reader(max_line_bytes=data.max_line_bytes, counters=counters, quarantine=quarantine)
+    reader = Reader(
+        max_line_bytes=data.max_line_bytes, counters=counters, quarantine=quarantine, text_key=text_key
+    )
     chain = FilterChain(spec)
 
     def survivors() -> Iterator[TroveDocument]:

@@ -56,6 +56,7 @@ def clean_source(
     data: DataSpec,
     parallelism: int,
     cpus_per_task: float,
+    text_key: str = "text",
 ) -> Cleaned:
     """Filter and deduplicate `pin` into `{output}/data/`, write `{output}/cleaned.json` last, and return the new pin.
 
@@ -66,7 +67,10 @@ def clean_source(
     groups = plan_groups(pin, data)
     run = partial(_each_group, storage, pin, groups, parallelism, cpus_per_task)
     work = {"storage": storage, "output": output, "groups": len(groups), "spec": spec}
-    filtered = run(f"{output}/filtered", partial(_filter, root=pin.open_root(storage), data=data, **work))
+    filtered = run(
+        f"{output}/filtered",
+        partial(_filter, root=pin.open_root(storage), data=data, text_key=text_key, **work),
+    )
     unreadable = sum(receipt["unreadable"] for receipt in filtered)
     read = sum(receipt["documents_read"] for receipt in filtered)
     if unreadable > data.bad_line_tolerance * read:

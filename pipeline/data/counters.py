@@ -6,9 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-UNREADABLE = ("bad_json", "not_an_object", "line_too_long")
+UNREADABLE = ("bad_json", "not_an_object", "line_too_long", "bad_text")
 """Reasons for which a line goes to quarantine and counts against the tolerance."""
-SKIPPED = (*UNREADABLE, "bad_text", "empty", "removed")
+SKIPPED = (*UNREADABLE, "empty", "removed")
 """Every reason for which a document that was read is not written."""
 
 

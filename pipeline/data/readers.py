@@ -1,30 +1,36 @@
-"""Strict streaming readers of Dolma-format files: JSON lines (plain, gzip, zstd) and parquet.
+"""Strict streaming readers of Dolma-format files: JSON lines (plain or compressed) and parquet (`pipeline.data.formats`).
 
 Strict means: a damaged *file* is an error and nothing made from it is committed, a bad *line* goes to quarantine
 and is counted, and neither is ever taken for the end of the data. (`zstandard` and fsspec read a truncated frame as
-a shorter file without a word; pyarrow's stream raises.) Only `text` is read: Dolma's other fields differ by directory.
+a shorter file without a word; pyarrow's stream raises.) Only the text is read, and the id where one is asked for:
+Dolma's other fields differ by directory.
 
 What each kind of bad input does is the table of NCP's data contract:
 
 | input | behaviour |
 |---|---|
-| text missing, null, not a string | skipped, `bad_text` |
+| text missing, null, not a string | quarantine and the counter `bad_text` |
+| no text in the whole file | SourceError that names the fields it has |
+| first bytes of another kind than the name says | DamagedFile |
 | text empty or white space only | skipped, `empty` |
 | text `[REMOVED]` | skipped, `removed` |
 | invalid UTF-8 in a line, lone surrogates | U+FFFD and a counter; the line only, never the file |
 | blank line, byte order mark | ignored, stripped |
 | bad JSON, JSON that is no object, a line over `max_line_bytes` | quarantine and a counter |
 | truncated or damaged stream | DamagedFile |
-| duplicate, missing or numeric id | irrelevant: a document's key is its file and line |
+| duplicate, missing or numeric id | irrelevant: a document's key is its file and line, unless `id_key` names a field |
 """
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import itertools
 import json
+import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -33,14 +39,18 @@ import pyarrow.parquet as pq
 
 from pipeline.data.counters import Counters
 from pipeline.data.errors import DamagedFile, SourceError
+from pipeline.data.formats import KNOWN, MAGIC_BYTES, contradiction, format_of
 from pipeline.data.objects import PinnedFile
 from pipeline.data.quarantine import MAX_LINE_BYTES as HEAD_BYTES
 from pipeline.data.quarantine import Quarantine
 from pipeline.data.verified import open_verified, open_verified_seekable
-from pipeline.storage import Storage
+from pipeline.storage import Storage, StorageUnavailable
 
 CHUNK_BYTES = 1 << 20
 PARQUET_BATCH_ROWS = 256
+MAX_FIELDS = 40
+"""Field names that an error shows."""
+RENEW = "if it changed: ncp data pin SOURCE --renew"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -51,36 +61,60 @@ class Document:
 
     text: str
     key: str
-    """`<path relative to the source>:<line>`, counted from 1; for parquet the row."""
+    """`<path relative to the source>:<line>`, counted from 1; for parquet the row. With an `id_key` the id stands for the
+    line, where a record has one."""
 
 
 class Reader:
     """Reads files of one group into documents, counting as it goes."""
 
-    def __init__(self, *, max_line_bytes: int, counters: Counters, quarantine: Quarantine):
+    def __init__(
+        self,
+        *,
+        max_line_bytes: int,
+        counters: Counters,
+        quarantine: Quarantine,
+        text_key: str = "text",
+        id_key: str = "",
+    ):
+        self.text_key, self.id_key = text_key, id_key
         self.max_line_bytes = max_line_bytes
         self.counters = counters
         self.quarantine = quarantine
 
     def documents(self, root: Storage, file: PinnedFile) -> Iterator[Document]:
-        """Documents of one pinned file, in file order. Raises DamagedFile or ChangedSincePinned at the damage."""
+        """Documents of one pinned file, in file order.
+
+        Raises DamagedFile or ChangedSincePinned at the damage, SourceError for a file without any text or of no known kind.
+        """
         where = root.uri(file.path)
+        known = format_of(file.path)
+        if known is None or known.kind not in ("lines", "parquet"):
+            raise SourceError(f"{where}: of no kind that holds documents; known: {KNOWN}")
         try:
-            if not file.size and file.path.endswith((".zst", ".gz")):
+            if not file.size and known.codec:
                 raise EOFError("no bytes at all; even an empty stream has a frame")
-            if file.path.endswith(".parquet"):
+            if known.kind == "parquet":
                 with open_verified_seekable(root, file) as stream:
                     yield from self._rows(stream, file.path, where)
             else:
                 with open_verified(root, file) as stream:
-                    yield from self._lines(_decompress(stream, file.path), file.path)
-        except (EOFError, zlib.error, gzip.BadGzipFile, pa.ArrowException, OSError) as error:
+                    buffered = io.BufferedReader(stream, CHUNK_BYTES)  # type: ignore[arg-type]
+                    wrong = contradiction(file.path, buffered.peek(MAGIC_BYTES)[:MAGIC_BYTES])
+                    if wrong:
+                        raise DamagedFile(
+                            f"{where}: cannot be read to its end: {wrong}; rename it or fetch it again, then {RENEW}"
+                        )
+                    yield from self._lines(_decompress(buffered, known.codec), file.path, where)
+        except StorageUnavailable:
+            raise
+        except (EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, OSError) as error:
             raise DamagedFile(
-                f"{where}: cannot be read to its end ({type(error).__name__}: {error}); "
-                "fetch it again, then pin the source anew if it changed"
+                f"{where}: cannot be read to its end ({type(error).__name__}: {error}); fetch it again, then {RENEW}"
             ) from error
 
-    def _lines(self, read: Callable[[int], bytes], path: str) -> Iterator[Document]:
+    def _lines(self, read: Callable[[int], bytes], path: str, where: str) -> Iterator[Document]:
+        fields = _Fields()
         for number, line, length in split_lines(read, self.max_line_bytes):
             if line.startswith(_BYTE_ORDER_MARK):
                 line = line[len(_BYTE_ORDER_MARK) :]
@@ -100,30 +134,51 @@ class Reader:
             if not isinstance(record, dict):
                 self._reject(path, number, "not_an_object", f"a JSON {type(record).__name__}", line)
                 continue
-            text = self._text(record.get("text"))
+            value = record.get(self.text_key)
+            fields.saw(record, isinstance(value, str))
+            if not isinstance(value, str):
+                detail = f"{self.text_key!r} is {_kind(value) if self.text_key in record else 'missing'}"
+                self._reject(path, number, "bad_text", detail, line)
+                continue
+            text = self._text(value)
             if text is not None:
-                yield Document(text, f"{path}:{number}")
+                yield Document(
+                    text, self._key(path, number, record.get(self.id_key) if self.id_key else None)
+                )
+        fields.check(where, self.text_key)
 
     def _rows(self, stream: BinaryIO, path: str, where: str) -> Iterator[Document]:
         table = pq.ParquetFile(stream)
-        if "text" not in table.schema_arrow.names:
-            raise SourceError(
-                f"{where}: no column 'text'; its columns are {', '.join(table.schema_arrow.names)}"
-            )
-        number = 0
-        for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=["text"]):
-            for value in _raw_values(batch.column(0)):
+        columns = table.schema_arrow.names
+        for key in filter(None, (self.text_key, self.id_key)):
+            if key not in columns:
+                raise SourceError(
+                    f"{where}: no column {key!r}; its columns are {', '.join(columns)}; set text_key (or id_key) of the "
+                    "source to one of them"
+                )
+        fields, number = _Fields(), 0
+        wanted = list(dict.fromkeys(filter(None, (self.text_key, self.id_key))))
+        for batch in table.iter_batches(batch_size=PARQUET_BATCH_ROWS, columns=wanted):
+            ids = batch.column(self.id_key).to_pylist() if self.id_key else None
+            for row, value in enumerate(_raw_values(batch.column(self.text_key))):
                 number += 1
                 self.counters.documents_read += 1
+                fields.saw(columns, isinstance(value, bytes | str))
+                if not isinstance(value, bytes | str):
+                    self._reject(path, number, "bad_text", f"{self.text_key!r} is {_kind(value)}", b"")
+                    continue
                 text = self._text(self._decode(value) if isinstance(value, bytes) else value)
                 if text is not None:
-                    yield Document(text, f"{path}:{number}")
+                    yield Document(text, self._key(path, number, ids[row] if ids else None))
+        fields.check(where, self.text_key)
 
-    def _text(self, text: Any) -> str | None:
+    def _key(self, path: str, number: int, identity: Any) -> str:
+        usable = isinstance(identity, str | int) and not isinstance(identity, bool) and identity != ""
+        return f"{path}:{identity if usable else number}"
+
+    def _text(self, text: str) -> str | None:
         """The text as it will be tokenized, or None when the document was skipped and counted."""
-        if not isinstance(text, str):
-            self.counters.skip("bad_text")
-        elif not text or text.isspace():
+        if not text or text.isspace():
             self.counters.skip("empty")
         elif text.strip() == "[REMOVED]":
             self.counters.skip("removed")
@@ -179,12 +234,43 @@ def split_lines(read: Callable[[int], bytes], max_line_bytes: int) -> Iterator[t
         yield number + 1, b"".join(parts) if length <= max_line_bytes else parts[0], length
 
 
-def _decompress(stream: BinaryIO, path: str) -> Callable[[int], bytes]:
-    """A `read` over the content, by suffix: `.zst` and `.gz` (any number of frames or members), else as it is."""
-    if path.endswith(".zst"):
-        return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd").read
-    if path.endswith(".gz"):
-        return gzip.GzipFile(fileobj=io.BufferedReader(stream, CHUNK_BYTES)).read  # type: ignore[arg-type]
+class _Fields:
+    """Which fields the records of one file have, and whether any holds a text."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._records, self._texts = 0, 0
+
+    def saw(self, names: Iterable[str], text: bool) -> None:
+        self._records += 1
+        self._texts += text
+        if len(self._names) < MAX_FIELDS and not self._texts:
+            self._names.update(dict.fromkeys(itertools.islice(names, MAX_FIELDS)))
+
+    def check(self, where: str, text_key: str) -> None:
+        """Raise SourceError if there are records and none has a text: the text has another name there."""
+        if self._records and not self._texts:
+            raise SourceError(
+                f"{where}: none of its {self._records} records has a text under {text_key!r}; its fields are "
+                f"{', '.join(map(repr, self._names)) or 'none'}; set text_key of the source, or leave the file out"
+            )
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else f"a {type(value).__name__}"
+
+
+def _decompress(stream: io.BufferedReader, codec: str) -> Callable[[int], bytes]:
+    """A `read` over the content; any number of frames, members or streams."""
+    match codec:
+        case "zstd":
+            return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd").read
+        case "gzip":
+            return gzip.GzipFile(fileobj=stream).read
+        case "bzip2":
+            return bz2.BZ2File(stream).read
+        case "xz":
+            return lzma.LZMAFile(stream).read
     return stream.read
 
 

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -19,7 +20,7 @@ from ray.data import TaskPoolStrategy
 
 from curriculum.schema import DataSpec, SourceSpec
 from pipeline.data.errors import SourceError
-from pipeline.data.finish import finish_source
+from pipeline.data.finish import check_tolerance, finish_source
 from pipeline.data.groups import Group, plan_groups
 from pipeline.data.manifest import Manifest
 from pipeline.data.pins import Pin
@@ -66,10 +67,14 @@ def stage_source(
     }
     report = _Report(pin.source, groups, receipts.values(), progress)
     todo = [group for group in groups if group.number not in receipts]
+    check_tolerance(storage, output, pin, data, groups, receipts)
     if todo:
-        work = _GroupTask(storage, output, pin, spec, data, tokenizer_key)
+        # Cleaning has written the documents anew, under the usual names.
+        read_as = spec if cleaning is None else replace(spec, text_key="text", id_key="")
+        work = _GroupTask(storage, output, pin, read_as, data, tokenizer_key)
         for group, receipt in _run(work, todo, parallelism, cpus_per_task):
             receipts[group.number] = receipt
+            check_tolerance(storage, output, pin, data, groups, receipts)
             if is_current is not None and not is_current():
                 raise StagingSuperseded(f"{output}: another attempt took over")
             report.done(group, receipt)
@@ -106,6 +111,7 @@ class _GroupTask:
     ):
         self.storage, self.output, self.pin = storage, output, pin
         self.spec, self.data, self.tokenizer_key = spec, data, tokenizer_key
+        self.text_key, self.id_key = spec.text_key, spec.id_key
         self.groups: dict[int, Group] = {}
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +128,8 @@ class _GroupTask:
                 data=self.data,
                 tokenizer=tokenizer,
                 token_dtype=self.spec.token_dtype,
+                text_key=self.text_key,
+                id_key=self.id_key,
             )
         except SourceError as error:
             return {

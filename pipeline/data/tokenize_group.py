@@ -89,6 +89,8 @@ def tokenize_group(
     data: DataSpec,
     tokenizer: Tokenizer,
     token_dtype: str = "",
+    text_key: str = "text",
+    id_key: str = "",
 ) -> GroupReceipt:
     """Tokenize a group, write its shards below `output`, then its receipt, and return that.
 
@@ -96,7 +98,13 @@ def tokenize_group(
     read as pinned; then the group has no receipt.
     """
     writer = _GroupWriter(storage, output, source, group, special_tokens, data, tokenizer)
-    reader = Reader(max_line_bytes=data.max_line_bytes, counters=writer.counters, quarantine=Quarantine())
+    reader = Reader(
+        max_line_bytes=data.max_line_bytes,
+        counters=writer.counters,
+        quarantine=Quarantine(),
+        text_key=text_key,
+        id_key=id_key,
+    )
     batch: list[Document] = []
     chars = 0
     for file in group.files:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
+from pipeline.data.content_tag import content_hash, has_content
 from pipeline.data.errors import ChangedSincePinned
 from pipeline.data.objects import PinnedFile, stat_object
 from pipeline.storage import Storage
 
+ANEW = "restore it, or take what is there now with: ncp data pin SOURCE --renew"
 _DRAIN_BYTES = 1 << 20
 
 
@@ -29,29 +32,35 @@ def open_verified(root: Storage, file: PinnedFile) -> Iterator[BinaryIO]:
     try:
         now = stat_object(root, file.path)
     except FileNotFoundError as error:
-        raise ChangedSincePinned(
-            f"{where}: pinned but no longer there; restore it or pin the source anew"
-        ) from error
+        raise ChangedSincePinned(f"{where}: pinned but no longer there; {ANEW}") from error
+    if root.local and not os.path.isfile(root.path(file.path)):
+        raise ChangedSincePinned(f"{where}: no file any more; {ANEW}")
     if now.size != file.size:
+        raise ChangedSincePinned(f"{where}: {now.size} bytes now, {file.size} when it was pinned; {ANEW}")
+    proof = content_hash(file)
+    other_tag = bool(file.etag and now.etag and now.etag != file.etag)
+    if other_tag and (proof is None or not has_content(root, file)):
+        raise ChangedSincePinned(f"{where}: etag {now.etag}, pinned {file.etag}; the content changed; {ANEW}")
+    if file.etag and not now.etag and proof is None:
         raise ChangedSincePinned(
-            f"{where}: {now.size} bytes now, {file.size} when it was pinned; restore the file or pin the source anew"
+            f"{where}: pinned by an object store's tag {file.etag}, which proves nothing about a file here; {ANEW}"
         )
-    if file.etag and now.etag and now.etag != file.etag:
-        raise ChangedSincePinned(
-            f"{where}: etag {now.etag}, pinned {file.etag}; the content changed; restore it or pin the source anew"
-        )
+    if not file.sha256 and now.etag:
+        proof = None  # the tag has told already
+    computed, expected = proof or (hashlib.sha256(), "")
     with root.open_read(file.path) as raw:
-        reader = _HashingReader(raw)
+        reader = _HashingReader(raw, computed)
         yield cast(BinaryIO, reader)
         reader.drain()
         if reader.count != file.size:
             raise ChangedSincePinned(
                 f"{where}: ended after {reader.count} of {file.size} bytes; the read was cut short"
             )
-        if file.sha256 and reader.sha256.hexdigest() != file.sha256:
+        found = reader.computed.hexdigest()
+        if expected and found != expected:
+            kind = "sha256" if file.sha256 else "etag"
             raise ChangedSincePinned(
-                f"{where}: sha256 {reader.sha256.hexdigest()[:12]}..., pinned {file.sha256[:12]}...; "
-                "the content changed; restore the file or pin the source anew"
+                f"{where}: {kind} {found[:12]}..., pinned {expected[:12]}...; the content changed; {ANEW}"
             )
 
 
@@ -74,18 +83,18 @@ def open_verified_seekable(root: Storage, file: PinnedFile) -> Iterator[BinaryIO
 def hash_object(storage: Storage, key: str) -> tuple[int, str]:
     """(size, sha256) of one object, by reading it once."""
     with storage.open_read(key) as raw:
-        reader = _HashingReader(raw)
+        reader = _HashingReader(raw, hashlib.sha256())
         reader.drain()
-    return reader.count, reader.sha256.hexdigest()
+    return reader.count, reader.computed.hexdigest()
 
 
 class _HashingReader(io.RawIOBase):
     """A read-only stream that counts and hashes what passes."""
 
-    def __init__(self, raw: BinaryIO):
+    def __init__(self, raw: BinaryIO, computed: Any):
         super().__init__()
         self.raw = raw
-        self.sha256 = hashlib.sha256()
+        self.computed = computed
         self.count = 0
 
     def readable(self) -> bool:
@@ -93,7 +102,7 @@ class _HashingReader(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         data = self.raw.read(size)
-        self.sha256.update(data)
+        self.computed.update(data)
         self.count += len(data)
         return data
 

@@ -167,7 +167,8 @@ def test_near_duplicates_go_with_minhash_and_stay_with_exact(clean, prose_texts,
 def test_counts_add_up_and_a_second_run_redoes_nothing(clean, prose_texts, lines, tmp_path):
     spec = CleaningSpec(filters=("gopher_repetition", "gopher_quality"), dedup="exact")
     files = {f"{n}.jsonl": lines(*prose_texts[n * 40 : n * 40 + 60], "", None) for n in range(3)}
-    cleaned, left = clean(files, spec)
+    data = DataSpec(group_bytes=1, bad_line_tolerance=0.02)
+    cleaned, left = clean(files, spec, data=data)
     counts = cleaned.counts
     assert counts["skipped"] == {"bad_text": 3, "empty": 3} and counts["removed"] and counts["duplicates"] > 0
     gone = sum(counts["removed"].values()) + sum(counts["skipped"].values()) + counts["duplicates"]
@@ -176,7 +177,7 @@ def test_counts_add_up_and_a_second_run_redoes_nothing(clean, prose_texts, lines
     assert record["counts"] == counts and record["digest"] == cleaned.pin.digest
 
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store/steps/clean/data").iterdir()}
-    again, _ = clean(files, spec)
+    again, _ = clean(files, spec, data=data)
     assert again == cleaned
     assert {
         path: path.stat().st_mtime_ns for path in (tmp_path / "store/steps/clean/data").iterdir()

@@ -9,8 +9,8 @@ import zstandard
 
 from curriculum.schema import DataSpec, SourceSpec
 from pipeline.data.errors import SourceError
-from pipeline.data.pins import make_pin
-from pipeline.storage import Storage
+from pipeline.data.pins import look, make_pin, renew_pin
+from pipeline.storage import Storage, StorageUnavailable
 from tests.hub_server import COMMIT, Hub, serving
 
 REPO = "allenai/dolma3_mix-test"
@@ -86,3 +86,36 @@ def test_a_dataset_that_is_not_there_is_named(hub, tmp_path):
         SourceError, match=r"runtime\.locations\.mix: 'hf://datasets/allenai/none' cannot be listed"
     ):
         make_pin(Storage(str(tmp_path)), "mix", SourceSpec(), "hf://datasets/allenai/none")
+
+
+def test_a_hub_source_is_listed_again_and_what_changed_is_named(hub, tmp_path):
+    storage, place = Storage(str(tmp_path)), f"hf://datasets/{REPO}"
+    first = make_pin(storage, "mix", SourceSpec(), place)
+    hub.files["data/common_crawl-9/shard_0.jsonl.zst"] = zstandard.compress(b'{"text": "later"}\n')
+    del hub.files["data/common_crawl-0/shard_0.jsonl.zst"]
+    with pytest.raises(
+        SourceError, match=r"1 added \('data/common_crawl-9.*1 removed \('data/common_crawl-0"
+    ):
+        look(storage, "mix", SourceSpec(), place)
+    second, before = renew_pin(storage, "mix", SourceSpec(), None)
+    assert before == first.digest and look(storage, "mix", SourceSpec(), place).pin == second
+    assert hub.requests["file"] == 0
+
+
+def test_a_partial_upload_beside_the_shards_of_a_mix_is_left_out_and_told(hub, tmp_path):
+    hub.files["data/common_crawl-0/shard_1.jsonl.zst338588528"] = b"\x28\xb5\x2f\xfd"
+    seen = look(
+        Storage(str(tmp_path)), "mix", SourceSpec(globs=("data/common_crawl-*/**",)), f"hf://datasets/{REPO}"
+    )
+    assert seen.files == 3 and [path for path, _ in seen.left_out] == [
+        "data/common_crawl-0/shard_1.jsonl.zst338588528"
+    ]
+
+
+def test_a_hub_that_does_not_answer_is_no_fault_of_the_source(hub, tmp_path, monkeypatch):
+    storage, place = Storage(str(tmp_path)), f"hf://datasets/{REPO}"
+    assert make_pin(storage, "mix", SourceSpec(), place).files
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(StorageUnavailable, match="does not answer"):
+        look(storage, "mix", SourceSpec(), place)
+    assert "cannot be listed now" in look(storage, "other", SourceSpec(), place).note

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import itertools
 import json
+import lzma
 import random
 import tracemalloc
 
@@ -31,11 +33,13 @@ class Corpus:
     def __init__(self, path):
         self.root = Storage(str(path))
 
-    def read(self, content: bytes, name: str = "data/web/a.jsonl", max_line_bytes: int = 1 << 28):
+    def read(
+        self, content: bytes, name: str = "data/web/a.jsonl", max_line_bytes: int = 1 << 28, **keys: str
+    ):
         """(texts, counters, quarantine records) of one file; keys are checked against nothing but kept in `keys`."""
         self.root.write_bytes(name, content)
         counters, quarantine = Counters(), Quarantine()
-        reader = Reader(max_line_bytes=max_line_bytes, counters=counters, quarantine=quarantine)
+        reader = Reader(max_line_bytes=max_line_bytes, counters=counters, quarantine=quarantine, **keys)
         documents = list(reader.documents(self.root, PinnedFile(path=name, size=len(content))))
         self.keys = [document.key for document in documents]
         quarantine.write(self.root, "quarantine.jsonl")
@@ -56,9 +60,27 @@ def corpus(tmp_path) -> Corpus:
 @pytest.mark.parametrize(
     "line", [b'{"text": null}', b'{"id": "1"}', b'{"text": 7}', b'{"text": ["a"]}', b'{"text": {}}']
 )
-def test_text_missing_null_or_not_a_string_is_skipped_as_bad_text(corpus, line):
+def test_text_missing_null_or_not_a_string_is_unreadable_as_bad_text(corpus, line):
     texts, counters, bad = corpus.read(line + b'\n{"text": "good"}\n')
-    assert texts == ["good"] and counters.skipped == {"bad_text": 1} and not bad
+    assert texts == ["good"] and counters.skipped == {"bad_text": 1} and counters.unreadable == 1
+    assert [(record["line"], record["reason"]) for record in bad] == [(1, "bad_text")]
+
+
+@pytest.mark.parametrize("line", [b'{"content": "a", "id": 1}', b'{"id": 1, "text": null, "content": "a"}'])
+def test_a_file_without_one_text_is_an_error_that_names_its_fields(corpus, line):
+    with pytest.raises(
+        SourceError, match=r"none of its 3 records has a text under 'text'; its fields are .*'id'"
+    ):
+        corpus.read((line + b"\n") * 3)
+
+
+def test_the_text_and_the_id_may_have_other_names(corpus):
+    content = b'{"content": "a", "sha": "s1"}\n{"content": "b"}\n{"content": "c", "sha": 7}\n'
+    assert corpus.read(content, text_key="content", id_key="sha")[0] == ["a", "b", "c"]
+    assert corpus.keys == ["data/web/a.jsonl:s1", "data/web/a.jsonl:2", "data/web/a.jsonl:7"]
+    table = pa.table({"content": ["a", "b"], "sha": ["s1", None], "text": [1, 2]})
+    assert corpus.read(parquet(table), "a.parquet", text_key="content", id_key="sha")[0] == ["a", "b"]
+    assert corpus.keys == ["a.parquet:s1", "a.parquet:2"]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \r\n", "\u00a0\u3000"])
@@ -143,6 +165,9 @@ COMPRESSORS = {
     "jsonl": lambda data: data,
     "jsonl.gz": lambda data: gzip.compress(data, mtime=0),
     "jsonl.zst": lambda data: zstandard.compress(data),
+    "jsonl.ZSTD": lambda data: zstandard.compress(data),
+    "jsonl.bz2": bz2.compress,
+    "json.xz": lzma.compress,
 }
 
 
@@ -157,7 +182,7 @@ def test_every_codec_and_any_number_of_frames_read_the_same(corpus, prose_texts,
     assert corpus.read(compress(halves[:1000]) + compress(halves[1000:]), f"c.{suffix}")[0] == texts
 
 
-@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst"])
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "jsonl.zst", "jsonl.bz2", "json.xz"])
 @pytest.mark.parametrize("keep", [0, 1, 10, 0.5, -5, -1])
 def test_a_stream_truncated_inside_a_frame_is_damage_and_not_a_shorter_file(
     corpus, prose_texts, lines, suffix, keep
@@ -208,6 +233,15 @@ def test_a_file_in_another_format_than_its_name_says_is_damage(corpus, lines):
         corpus.read(lines("plain"), "a.jsonl.gz")
     with pytest.raises(DamagedFile):
         corpus.read(lines("plain"), "a.parquet")
+    for suffix, compress in COMPRESSORS.items():
+        if suffix != "jsonl":
+            with pytest.raises(DamagedFile, match="named plain JSON lines, but begins as"):
+                corpus.read(compress(lines("packed")), "a.jsonl")
+
+
+def test_a_file_of_no_known_kind_is_refused_by_name(corpus, lines):
+    with pytest.raises(SourceError, match=r"shard\.jsonl\.zst338588528: of no kind"):
+        corpus.read(zstandard.compress(lines("x")), "shard.jsonl.zst338588528")
 
 
 # --- long lines --------------------------------------------------------------------------------------------
@@ -340,4 +374,4 @@ def test_nothing_is_lost_in_a_mixture_of_everything(corpus, prose_texts, lines):
         "bad_text": 100,
         "removed": 100,
     }
-    assert len(bad) == counters.unreadable == 300
+    assert len(bad) == counters.unreadable == 400

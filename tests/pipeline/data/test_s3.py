@@ -15,10 +15,10 @@ import torch
 from botocore.exceptions import BotoCoreError
 
 from curriculum.schema import DataSpec, SourceSpec
-from pipeline.data.errors import ChangedSincePinned, ShardError
+from pipeline.data.errors import ChangedSincePinned, ShardError, SourceError
 from pipeline.data.loader import WindowLoader
 from pipeline.data.manifest import Manifest
-from pipeline.data.pins import load_pin, make_pin
+from pipeline.data.pins import load_pin, look, make_pin, renew_pin
 from pipeline.data.shards import read_tokens
 from pipeline.storage import Storage
 from tests.s3_proxy import FaultyProxy, faulty_proxy
@@ -161,3 +161,66 @@ def test_credentials_are_in_no_object_that_was_written(bucket, corpus, stage, to
         content = bucket.read_bytes(key)
         assert SECRET.encode() not in content and ACCESS.encode() not in content
     assert SECRET not in repr(bucket) + repr(pin) + bucket.url
+
+
+def test_a_source_on_s3_is_compared_by_etags_and_renewed(bucket, corpus):
+    first = make_pin(bucket, "web", SourceSpec(), corpus)
+    assert make_pin(bucket, "web", SourceSpec(), corpus) == first
+    bucket.write_bytes("corpus/data/web/part-3.jsonl", b'{"text": "later"}\n')
+    bucket.write_bytes("corpus/data/web/_temporary/part-4.jsonl", b'{"text": "unfinished"}\n')
+    content = bucket.read_bytes("corpus/data/web/part-1.jsonl.zst")
+    bucket.write_bytes("corpus/data/web/part-1.jsonl.zst", content[:-1] + bytes([content[-1] ^ 1]))
+    bucket.delete("corpus/data/web/part-2.jsonl.zst")
+    with pytest.raises(SourceError) as refused:
+        make_pin(bucket, "web", SourceSpec(), corpus)
+    for said in (
+        "1 added ('data/web/part-3.jsonl')",
+        "1 removed ('data/web/part-2.jsonl.zst')",
+        "1 changed ('data/web/part-1.jsonl.zst')",
+        "ncp data pin web --renew",
+    ):
+        assert said in str(refused.value)
+    second, before = renew_pin(bucket, "web", SourceSpec(), None)
+    assert before == first.digest and load_pin(bucket, "web", SourceSpec(), None, first.digest) == first
+    seen = look(bucket, "web", SourceSpec(), corpus)
+    assert seen.pin == second and (seen.place, seen.files) == (corpus, 3)
+    assert [path for path, _ in seen.left_out] == ["data/web/_temporary/part-4.jsonl"]
+
+
+def test_a_source_that_moved_from_disk_to_s3_or_back_is_the_same_where_its_bytes_are(
+    bucket, corpus, tmp_path, stage, tokenizer
+):
+    for key in bucket.keys("corpus"):
+        path = tmp_path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bucket.read_bytes(key))
+    folder = str(tmp_path / "corpus")
+    uploaded = make_pin(bucket, "web", SourceSpec(), corpus)
+    back = make_pin(bucket, "web", SourceSpec(), folder)
+    assert back.digest == uploaded.digest and back.location == folder
+    local = make_pin(bucket, "disk", SourceSpec(), folder)
+    moved = make_pin(bucket, "disk", SourceSpec(), corpus)
+    assert moved.digest == local.digest and moved.location == corpus
+    assert stage(bucket, "steps/back", back, tokenizer, DATA).shards
+    assert (
+        stage(bucket, "steps/moved", moved, tokenizer, DATA).counters.documents_written
+        == stage(bucket, "steps/local", local, tokenizer, DATA).counters.documents_written
+    )
+    (tmp_path / "corpus/data/web/part-0.jsonl.zst").write_bytes(b"other")
+    with pytest.raises(SourceError, match=r"1 changed \('data/web/part-0\.jsonl\.zst'\)"):
+        make_pin(bucket, "web", SourceSpec(), folder)
+
+
+def test_an_empty_prefix_has_no_files_and_folder_objects_are_none(bucket, corpus):
+    bucket.fs.pipe_file(f"{bucket.root}/corpus/data/", b"")
+    assert len(make_pin(bucket, "web", SourceSpec(globs=("**",)), corpus).files) == 3
+    with pytest.raises(SourceError, match="no file below"):
+        make_pin(bucket, "none", SourceSpec(), bucket.uri("nothing-here"))
+
+
+def test_names_that_look_like_patterns_are_names_on_s3(bucket, stage, tokenizer, lines):
+    for name in ("a[1].jsonl", "a*.jsonl", "a?.jsonl", "a1.jsonl"):
+        bucket.write_bytes(f"odd/{name}", lines(f"the text of {name}"))
+    pin = make_pin(bucket, "odd", SourceSpec(), bucket.uri("odd"))
+    manifest = stage(bucket, "steps/odd", pin, tokenizer, DataSpec(heldout_fraction=0.0))
+    assert len(pin.files) == 4 == manifest.counters.documents_written
