@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from curriculum.fields import declared
 from curriculum.ladder_spec import LadderSpec
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
@@ -233,7 +234,9 @@ class RuntimeSpec:
     staging_tasks: int = 2
     staging_cpus_per_task: float = 0.5
     checkpoint_every_steps: int = 1000
-    """Ephemeral milestones: what a crash may cost at most. The newest is kept, and the stage's last for ever."""
+    """Ephemeral milestones: what a crash may cost at most. The newest `keep_checkpoints` are kept, the stage's last for ever."""
+    keep_checkpoints: int = declared(3, at_least=1)
+    """Newest milestones that stay, so that a damaged one costs the steps since the one before and not the stage."""
     permanent_checkpoint_every_steps: int = 0
     """Milestones that are kept for ever, written even between ephemeral ones; 0: only those that a run or stage ends at."""
     async_checkpoints: bool = True
