@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from curriculum.errors import RecipeError
-from jobs.checkpoint_ref import CheckpointRef, load_checkpoint
+from jobs.checkpoint_ref import CheckpointRef, load_soundest, read_tokenizer
 from pipeline.storage import Storage
 
 
-def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, dtype: str) -> None:
-    """Write `reference` into `folder`. Raises RecipeError when the folder already holds something."""
+def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, dtype: str) -> CheckpointRef:
+    """Write `reference` into `folder`; returns what was written, which is an earlier milestone when no step was named and the
+    newest is damaged. Raises RecipeError when the folder already holds something, DamagedMilestone for a damaged one."""
     import torch
 
     from ncp_model.hf import save_pretrained
 
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"--to: {str(folder)!r} is not empty; choose a new folder")
-    model, _ = load_checkpoint(storage, reference)
+    reference, model, _ = load_soundest(storage, reference)
     save_pretrained(model.state_dict(), reference.recipe.model, folder, dtype=getattr(torch, dtype))
-    (folder / "tokenizer.json").write_bytes(storage.read_bytes(reference.tokenizer_key))
+    (folder / "tokenizer.json").write_bytes(read_tokenizer(storage, reference))
+    return reference

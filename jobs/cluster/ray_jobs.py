@@ -17,6 +17,7 @@ from urllib.parse import urlparse
 from curriculum.errors import RecipeError
 from jobs.cluster.shipping import carried_environment, shipped_name, staged_code
 from jobs.exit_codes import FAILED, STOPPED
+from jobs.monitoring.run_log import read_part
 from jobs.stop import SUBMISSION_VARIABLE, claim_submission
 from pipeline.redaction import redact
 from pipeline.storage import Storage
@@ -76,7 +77,7 @@ def follow_submission(
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)
-                say(storage.read_bytes(key).decode().rstrip())
+                say(read_part(storage, key).decode(errors="replace").rstrip())
         if status in OVER:
             break
         time.sleep(FOLLOW_SECONDS)

@@ -1,6 +1,7 @@
 """A run's log in storage, so that it outlives the terminal, the job and the head node.
 
-`runs/{run}/log/{session:06d}/{part:06d}.txt` are immutable parts, closed every few seconds; a session is one `ncp run`.
+`runs/{run}/log/{session:06d}/{part:06d}.txt` are immutable parts, closed every few seconds; a session is one `ncp run`. A part's
+first line holds the digest of the rest; a damaged part is shown all the same, with a line that says so.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from jobs.runs import read_run
+from pipeline.records import DamagedRecord, seal_lines, unseal_lines
 from pipeline.redaction import redact
 from pipeline.storage import Storage
 
@@ -67,7 +69,9 @@ class RunLog:
         if not lines:
             return
         try:
-            self._storage.write_bytes(f"{self._folder}/{self._parts:06d}.txt", "".join(lines).encode())
+            self._storage.write_bytes(
+                f"{self._folder}/{self._parts:06d}.txt", seal_lines("".join(lines).encode())
+            )
         except OSError as error:
             if not self.refused:
                 print(
@@ -79,6 +83,15 @@ class RunLog:
             del self._lines[: len(lines)]
         self._parts += 1
         self.refused = False
+
+
+def read_part(storage: Storage, key: str) -> bytes:
+    """The text of one part, with a line before it if it is damaged."""
+    data = storage.read_bytes(key)
+    try:
+        return unseal_lines(data, storage.uri(key))
+    except DamagedRecord as error:
+        return f"[damaged: {error}]\n".encode() + data
 
 
 def read_run_log(
@@ -101,7 +114,7 @@ def read_run_log(
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)
-                yield storage.read_bytes(key).decode()
+                yield read_part(storage, key).decode(errors="replace")
         if over:
             return
         time.sleep(1.0)

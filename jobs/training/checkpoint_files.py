@@ -5,12 +5,14 @@ No torch here: whoever only wants to know whether a milestone is sound (`ncp ver
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from curriculum.errors import InputError
 from pipeline.data.verified import hash_object
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 READERS = 4
@@ -66,6 +68,17 @@ def files_problem(
             lambda name: file_problem(storage, key, name, files[name], sha256.get(name)), chosen
         )
         return next((problem for problem in problems if problem), "")
+
+
+def read_tokenizer_file(storage: Storage, key: str, sha256: str) -> bytes:
+    """A tokenizer.json, proved by the sha256 in its step's receipt. Raises DamagedRecord naming the file."""
+    data = storage.read_bytes(key)
+    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        raise DamagedRecord(
+            f"{storage.uri(key)}: its sha256 is not the receipt's; it is damaged: put it back, or make it again with "
+            "`ncp run ... --force tokenizer`"
+        )
+    return data
 
 
 def share_of(files: Mapping[str, int], rank: int, ranks: int) -> list[str]:

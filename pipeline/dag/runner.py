@@ -252,7 +252,9 @@ class _Run:
         if isinstance(result, _Reopen):
             if self._reopen(step, result.name):
                 return
-            result = self._failed.get(result.name) or Failure(message=result.reason, user=True)
+            result = self._failed.get(result.name) or Failure(
+                message=f"{result.reason}; give `ncp run` without --only", user=True
+            )
         if isinstance(result, _Wait):
             self.schedule.put_off(step)
             heapq.heappush(self._put_off, (time.monotonic() + result.seconds, next(self._order), step))
