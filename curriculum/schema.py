@@ -248,7 +248,9 @@ class RuntimeSpec:
     staging_tasks: int = declared(2, at_least=1)
     staging_cpus_per_task: float = declared(0.5, above=0)
     checkpoint_every_steps: int = declared(1000, at_least=1)
-    """Ephemeral milestones: what a crash may cost at most. The newest is kept, and the stage's last for ever."""
+    """Ephemeral milestones: what a crash may cost at most. The newest `keep_checkpoints` are kept, the stage's last for ever."""
+    keep_checkpoints: int = declared(3, at_least=1)
+    """Newest milestones that stay, so that a damaged one costs the steps since the one before and not the stage."""
     permanent_checkpoint_every_steps: int = declared(0, at_least=0)
     """Milestones that are kept for ever, written even between ephemeral ones; 0: only those that a run or stage ends at."""
     async_checkpoints: bool = True

@@ -7,7 +7,8 @@ run's stop.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from curriculum.errors import InputError, RecipeError, nearest
 from curriculum.schema import Recipe
 from jobs.recorded import recorded_recipe
 from jobs.runs import read_run
+from jobs.training.checkpoint_files import DamagedMilestone, read_tokenizer_file
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
@@ -35,10 +37,14 @@ class CheckpointRef:
     step_key: str
     step: int
     tokenizer_key: str
+    tokenizer_sha256: str = ""
+    exact: bool = True
+    """Whether the step was named, so that no other one may take its place."""
 
 
-def find_checkpoint(storage: Storage, reference: str) -> CheckpointRef:
-    """The milestone that `reference` names. Raises RecipeError naming what does not exist and what does."""
+def find_checkpoint(storage: Storage, reference: str, *, before: int | None = None) -> CheckpointRef:
+    """The milestone that `reference` names, or the newest that lies before the step `before`. Raises RecipeError naming what
+    does not exist and what does."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise RecipeError(f"checkpoint {reference!r}: not of the form RUN, RUN/STAGE or RUN/STAGE@STEP")
@@ -53,22 +59,26 @@ def find_checkpoint(storage: Storage, reference: str) -> CheckpointRef:
     for name in wanted:
         store = StepStore(storage, stages[name]["key"])
         if match["step"] is None:
-            step = store.newest_milestone(stages[name]["milestone"])
+            stop = stages[name]["milestone"]
+            step = store.newest_milestone(stop if before is None else min(stop, before - 1))
         else:
             step = int(match["step"])
-            if store.milestone(step) is None:
+            if step not in store.milestones():
                 known = ", ".join(map(str, store.milestones())) or "none"
                 raise RecipeError(
                     f"checkpoint {reference!r}: {name} has no milestone at step {step}; it has {known}"
                 )
         if step is not None:
+            receipt = _tokenizer_receipt(storage, record)
             return CheckpointRef(
                 run=match["run"],
                 recipe=recipe,
                 stage=name,
                 step_key=stages[name]["key"],
                 step=step,
-                tokenizer_key=_tokenizer_key(storage, record),
+                tokenizer_key=receipt["tokenizer"],
+                tokenizer_sha256=receipt.get("sha256", ""),
+                exact=match["step"] is not None,
             )
     raise RecipeError(f"checkpoint {reference!r}: no milestone yet; see ncp status {match['run']}")
 
@@ -76,14 +86,51 @@ def find_checkpoint(storage: Storage, reference: str) -> CheckpointRef:
 def load_checkpoint(
     storage: Storage, reference: CheckpointRef, device: str = "cpu"
 ) -> tuple[NCPModel, Tokenizer]:
-    """The whole model on one device, and its tokenizer."""
+    """The whole model on one device, and its tokenizer. The milestone is pinned while it is read.
+
+    Raises DamagedMilestone or DamagedRecord, naming the file, for what is not what was written.
+    """
     from jobs.training.milestones import load_milestone
+    from jobs.training.retention import pinned
     from ncp_model import build_model
     from pipeline.data.tokenizer import Tokenizer
 
     model = build_model(reference.recipe.model, device="meta").to_empty(device=device)
-    load_milestone(storage, reference.step_key, reference.step, model, None)
+    with pinned(storage, reference.step_key, reference.step, "read by a command"):
+        load_milestone(storage, reference.step_key, reference.step, model, None)
+    read_tokenizer(storage, reference)
     return model.eval(), Tokenizer.load(storage, reference.tokenizer_key)
+
+
+def load_soundest(
+    storage: Storage, reference: CheckpointRef, device: str = "cpu"
+) -> tuple[CheckpointRef, NCPModel, Tokenizer]:
+    """As `load_checkpoint`; where no step was named and the newest milestone is damaged, the one before it, which is said on
+    stderr. Raises DamagedMilestone when the step was named or nothing else is left."""
+    while True:
+        try:
+            return reference, *load_checkpoint(storage, reference, device)
+        except DamagedMilestone as damage:
+            name = f"{reference.run}/{reference.stage}"
+            step = StepStore(storage, reference.step_key).newest_milestone(reference.step - 1)
+            if reference.exact or step is None:
+                other = "" if step is None else f", or take {name}@{step}"
+                raise DamagedMilestone(
+                    f"{damage}; `ncp verify {reference.run} --set-aside` and `ncp run` make it again{other}",
+                    damage.step_key,
+                    damage.step,
+                ) from damage
+            print(f"{damage}; {name}@{step} is taken instead", file=sys.stderr)
+            reference = replace(reference, step=step)
+        except FileNotFoundError:  # retention was faster than the pin
+            if reference.exact:
+                raise
+            reference = find_checkpoint(storage, f"{reference.run}/{reference.stage}")
+
+
+def read_tokenizer(storage: Storage, reference: CheckpointRef) -> bytes:
+    """The tokenizer's file. Raises DamagedRecord when it is not the one its step wrote."""
+    return read_tokenizer_file(storage, reference.tokenizer_key, reference.tokenizer_sha256)
 
 
 def load_folder(folder: Path, device: str = "cpu") -> tuple[NCPModel, Tokenizer]:
@@ -115,11 +162,11 @@ def load_folder(folder: Path, device: str = "cpu") -> tuple[NCPModel, Tokenizer]
         ) from error
 
 
-def _tokenizer_key(storage: Storage, record: dict[str, Any]) -> str:
+def _tokenizer_receipt(storage: Storage, record: dict[str, Any]) -> dict[str, Any]:
     step = next(step for step in record["steps"] if step["kind"] == "tokenizer")
     receipt = StepStore(storage, step["key"]).receipt()
     if receipt is None:
         raise RecipeError(
             f"run {record['run']!r}: its tokenizer is not done yet; see ncp status {record['run']}"
         )
-    return receipt["tokenizer"]
+    return receipt

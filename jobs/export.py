@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from curriculum.errors import RecipeError
-from jobs.checkpoint_ref import CheckpointRef, load_checkpoint
+from jobs.checkpoint_ref import CheckpointRef, load_soundest
 from pipeline.storage import Storage
 
 
-def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, dtype: str) -> None:
-    """Write `reference` into `folder`. Raises RecipeError when the folder already holds something."""
+def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, dtype: str) -> CheckpointRef:
+    """Write `reference` into `folder`; returns what was written, which is an earlier milestone when no step was named and the
+    newest is damaged. Raises RecipeError when the folder already holds something, DamagedMilestone for a damaged one."""
     import torch
 
     from ncp_model.hf import save_pretrained
-    from pipeline.data.tokenizer import Tokenizer
 
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"--to: {str(folder)!r} is not empty; choose a new folder")
     folder.mkdir(parents=True, exist_ok=True)  # before anything is loaded for a place that cannot be written
-    model, _ = load_checkpoint(storage, reference)
+    reference, model, tokenizer = load_soundest(storage, reference)
     save_pretrained(model.state_dict(), reference.recipe.model, folder, dtype=getattr(torch, dtype))
-    Tokenizer.load(storage, reference.tokenizer_key).save(Storage(str(folder.absolute())), "tokenizer.json")
+    tokenizer.save(Storage(str(folder.absolute())), "tokenizer.json")
+    return reference

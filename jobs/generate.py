@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from curriculum.errors import InputError, RecipeError
-from jobs.checkpoint_ref import find_checkpoint, load_checkpoint, load_folder
+from jobs.checkpoint_ref import find_checkpoint, load_folder, load_soundest
 from pipeline.storage import Storage
 
 
@@ -34,7 +34,7 @@ def generate_text(
         model, tokenizer = load_folder(Path(checkpoint))
     else:
         storage = Storage(storage_url)
-        model, tokenizer = load_checkpoint(storage, find_checkpoint(storage, checkpoint))
+        _, model, tokenizer = load_soundest(storage, find_checkpoint(storage, checkpoint))
     ids = tokenizer.encode(prompt) or [tokenizer.eos_id]
     try:
         tokens = stream(

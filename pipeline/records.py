@@ -22,6 +22,7 @@ DIGEST = "record_sha256"
 _MARK = "sha256:"
 _PREFIX = f'{{\n "{DIGEST}": "{_MARK}'.encode()
 """How every record with a digest begins."""
+_LINE_PREFIX, _LINE_END = f'{{"{DIGEST}": "{_MARK}'.encode(), b'"}\n'
 
 
 class DamagedRecord(InputError):
@@ -62,10 +63,26 @@ def digest_of(value: Mapping[str, Any]) -> str:
     return _MARK + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _looks_sealed(data: bytes) -> bool:
+def seal_lines(body: bytes) -> bytes:
+    """A text of lines with a first line that holds its digest, for logs and segments, which are no single JSON object."""
+    return _LINE_PREFIX + hashlib.sha256(body).hexdigest().encode() + _LINE_END + body
+
+
+def unseal_lines(data: bytes, place: str) -> bytes:
+    """The lines without the first, proved by it; what was written without a digest as it is. Raises DamagedRecord naming `place`."""
+    length = len(_LINE_PREFIX) + 64 + len(_LINE_END)
+    head, body = data[:length], data[length:]
+    if head == seal_lines(body)[:length]:
+        return body
+    if _looks_sealed(data, _LINE_PREFIX):
+        raise DamagedRecord(f"{place}: its digest does not match; it is not what was written")
+    return data
+
+
+def _looks_sealed(data: bytes, prefix: bytes = _PREFIX) -> bool:
     """Whether most of the bytes that a digest begins with are there, so that its name or mark is what was damaged."""
-    same = sum(ours == theirs for ours, theirs in zip(_PREFIX, data, strict=False))
-    return 2 * same > len(_PREFIX)
+    same = sum(ours == theirs for ours, theirs in zip(prefix, data, strict=False))
+    return 2 * same > len(prefix)
 
 
 def _jsonable(value: Any) -> Any:

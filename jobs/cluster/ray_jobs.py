@@ -20,6 +20,7 @@ from jobs.cluster.errors import ClusterUnavailable
 from jobs.cluster.reach import REACH_SECONDS, followed, last_line, within
 from jobs.cluster.shipping import carried_environment, shipped_name, staged_code
 from jobs.exit_codes import FAILED, STOPPED
+from jobs.monitoring.run_log import read_part
 from jobs.stop import SUBMISSION_VARIABLE, claim_submission
 from pipeline.redaction import redact
 from pipeline.storage import Storage
@@ -81,7 +82,7 @@ def follow_submission(
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)
-                say(text.decode(storage.read_bytes(key)).rstrip())
+                say(text.decode(read_part(storage, key)).rstrip())
         if status in OVER:
             break
         time.sleep(FOLLOW_SECONDS)

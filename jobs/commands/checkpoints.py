@@ -71,6 +71,5 @@ def export(
 
     opened = Storage(storage)
     name = run + (f"/{stage}" if stage else "") + (f"@{step}" if step is not None else "")
-    reference = find_checkpoint(opened, name)
-    export_checkpoint(opened, reference, Path(to), dtype.value)
+    reference = export_checkpoint(opened, find_checkpoint(opened, name), Path(to), dtype.value)
     print(f"{reference.stage} step {reference.step} -> {to}")

@@ -118,6 +118,7 @@ def _run(storage: Storage, steps: Sequence[Step], recipe: Recipe, run: str) -> O
             storage,
             executors(recipe),
             run=run,
+            wanted={steps[-1].name},  # a stage that turns out damaged is not trained here
             on_event=display.on_event,
             retry=retry_policy(recipe.runtime),
             stop_requested=signalled,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.monitoring.run_log import read_part
 from pipeline.storage import Storage
 
 MAX_LINES = 200
@@ -14,7 +15,7 @@ def log_tail(storage: Storage, run: str, *, lines: int = MAX_LINES, max_bytes: i
     for session in reversed(storage.children(prefix)):
         for part in reversed(storage.children(f"{prefix}/{session}")):
             if part.endswith(".txt"):
-                found = storage.read_bytes(f"{prefix}/{session}/{part}") + found
+                found = read_part(storage, f"{prefix}/{session}/{part}") + found
             if len(found) > max_bytes or found.count(b"\n") > lines:
                 break
         else:

@@ -6,6 +6,7 @@ seconds of rows each time, and a page about a finished run costs nothing after t
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.training.metric_log import MetricRow, read_segment
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 Array = NDArray[np.float64]
@@ -53,6 +55,8 @@ class MetricSeries:
         self._prefix = f"{step_key}/metrics"
         self._segments: dict[str, Columns] = {}
         self._merged = _merge([])
+        self.damaged: list[str] = []
+        """Keys of segments that are not what was written; their rows are left out."""
         self._lock = threading.Lock()
 
     def look(self) -> Columns:
@@ -81,6 +85,10 @@ class MetricSeries:
             return _columns(read_segment(self._storage, key))
         except FileNotFoundError:
             return None  # removed since it was listed; the next look finds what took its place
+        except DamagedRecord as error:  # kept as empty, so that it is said once
+            print(f"shown without a damaged segment: {error}", file=sys.stderr)
+            self.damaged.append(key)
+            return _columns([])
 
 
 def _columns(rows: Sequence[MetricRow]) -> Columns:

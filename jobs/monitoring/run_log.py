@@ -1,6 +1,7 @@
 """A run's log in storage, so that it outlives the terminal, the job and the head node.
 
-`runs/{run}/log/{session:06d}/{part:06d}.txt` are immutable parts, closed every few seconds; a session is one `ncp run`.
+`runs/{run}/log/{session:06d}/{part:06d}.txt` are immutable parts, closed every few seconds; a session is one `ncp run`. A part's
+first line holds the digest of the rest; a damaged part is shown all the same, with a line that says so.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import TracebackType
 from jobs.recorded import reading
 from jobs.runs import read_run
 from pipeline.answers import patience
-from pipeline.records import DamagedRecord
+from pipeline.records import DamagedRecord, seal_lines, unseal_lines
 from pipeline.redaction import redact
 from pipeline.storage import Storage
 
@@ -77,7 +78,9 @@ class RunLog:
             return
         try:
             with patience(LOG_SECONDS, LOG_SECONDS):
-                self._storage.write_bytes(f"{self._folder}/{self._parts:06d}.txt", encoded("".join(lines)))
+                self._storage.write_bytes(
+                    f"{self._folder}/{self._parts:06d}.txt", seal_lines(encoded("".join(lines)))
+                )
         except Exception as error:  # whatever it is: a log ends no run
             if not self.refused:
                 print(
@@ -89,6 +92,15 @@ class RunLog:
             del self._lines[: len(lines)]
         self._parts += 1
         self.refused = False
+
+
+def read_part(storage: Storage, key: str) -> bytes:
+    """The text of one part, with a line before it if it is damaged."""
+    data = storage.read_bytes(key)
+    try:
+        return unseal_lines(data, storage.uri(key))
+    except DamagedRecord as error:
+        return f"[damaged: {error}]\n".encode() + data
 
 
 def read_run_log(
@@ -113,7 +125,7 @@ def read_run_log(
         for key in storage.keys(f"runs/{run}/log"):
             if key.endswith(".txt") and key not in seen:
                 seen.add(key)
-                yield text.decode(storage.read_bytes(key))
+                yield text.decode(read_part(storage, key))
         if over:
             yield text.decode(b"", final=True)
             return

@@ -14,8 +14,10 @@ from jobs.evaluation_runs.actor_pool import ActorPool
 from jobs.evaluation_runs.job import EvaluationData, EvaluationJob
 from jobs.evaluation_runs.worker import EvaluationWorker
 from jobs.graph import evaluation_actors
+from jobs.steps.stage import require_milestone, undone
 from jobs.steps.tokenizer import tokenizer_key
 from jobs.stop import attempt_stop_requested, signalled
+from jobs.training.checkpoint_files import DamagedMilestone
 from jobs.training.retention import pinned
 from pipeline.dag.lease import Superseded
 from pipeline.dag.runner import StepContext, Stopped
@@ -48,13 +50,23 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
 
     job = evaluation_job(recipe, context)
     actors = evaluation_actors(recipe, recipe.stages[job.stage].evaluation)
-    with pinned(context.storage, job.trajectory, job.step, "evaluation"):  # training may prune beside this
-        return evaluate_sharded(
-            job,
-            replace(runtime, evaluation_actors=actors),
-            check=check,
-            report=lambda progress: context.store.write_progress(context.attempt, progress),
-        )
+    final = job.step == context.steps[job.stage].milestone
+    if final:
+        require_milestone(recipe, context, job.stage)
+    try:
+        with pinned(
+            context.storage, job.trajectory, job.step, "evaluation"
+        ):  # training may prune beside this
+            return evaluate_sharded(
+                job,
+                replace(runtime, evaluation_actors=actors),
+                check=check,
+                report=lambda progress: context.store.write_progress(context.attempt, progress),
+            )
+    except DamagedMilestone as damage:
+        if not final:
+            raise
+        raise undone(recipe, context, job.stage, damage) from damage
 
 
 def evaluation_job(recipe: Recipe, context: StepContext) -> EvaluationJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from curriculum.schema import Recipe
@@ -13,5 +14,6 @@ from pipeline.dag.runner import StepContext
 def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     key = f"{context.step.key}/attempts/{context.attempt:06d}/report.html"
     report = run_report(context.storage, context.run)
-    context.storage.write_bytes(key, render_page([report]).encode())
-    return {"report": key}
+    page = render_page([report]).encode()
+    context.storage.write_bytes(key, page)
+    return {"report": key, "sha256": hashlib.sha256(page).hexdigest()}

@@ -24,12 +24,14 @@ from jobs.stop import (
     run_stop_requested,
     signalled,
 )
+from jobs.training.checkpoint_files import DamagedMilestone
 from jobs.training.elastic import Growth, choose_workers, is_elastic
 from jobs.training.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
 from jobs.training.metric_log import read_metrics
+from jobs.training.set_aside import check_marker, set_aside
 from jobs.training.train_job import Parent, TrainJob
 from jobs.training.transition import write_transition
-from pipeline.dag.runner import Preempted, StepContext, Stopped
+from pipeline.dag.runner import Preempted, StepContext, Stopped, Undone
 from pipeline.dag.store import StepStore
 from pipeline.data.manifest import Manifest
 from pipeline.data.order import Order, check_supply
@@ -47,6 +49,7 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     """Train until the step's milestone exists. Raises ValueError for what retrying cannot cure."""
     job = training_job(recipe, context)
     if job.parent is not None and not context.store.milestones():
+        require_milestone(recipe, context, job.parent.stage)
         _pass_gate(recipe, context, job.parent)
     _check_supply(context.storage, job)
     write_transition(context.storage, job, context.store.newest_milestone(job.stop_step))
@@ -73,6 +76,10 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     except Stopped:
         request_attempt_stop(context.storage, job.step_key, job.attempt)
         await_remote(task, patience=_Grace(growth).left)
+    except DamagedMilestone as damage:
+        if job.parent is None or damage.step_key != job.parent.step_key:
+            raise
+        raise undone(recipe, context, job.parent.stage, damage) from damage
     except WorkerLost as error:
         _raise_preempted(context.storage, job, error)
         raise
@@ -83,6 +90,25 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
                 raise Preempted(f"from {workers} to {growth.wanted} workers, for which there is room now")
             raise Stopped("stopped on request")
     return {}
+
+
+def require_milestone(recipe: Recipe, context: StepContext, stage: str) -> None:
+    """Raise Undone when the milestone at a stage's end is gone or its marker is damaged, which is then set aside."""
+    step = context.steps[stage]
+    assert step.milestone is not None
+    try:
+        check_marker(context.storage, step.key, step.milestone)
+    except DamagedMilestone as damage:
+        raise undone(recipe, context, stage, damage) from damage
+    if not StepStore(context.storage, step.key).done(step):
+        raise Undone(stage, f"its milestone at step {step.milestone} is gone and is made again")
+
+
+def undone(recipe: Recipe, context: StepContext, stage: str, damage: DamagedMilestone) -> Undone:
+    """Set the damaged milestone at a stage's end aside: the stage goes on from the one before it, then this step begins again."""
+    batch = recipe.stages[stage].global_batch_tokens
+    told = set_aside(context.storage, damage, batch_tokens=batch, attempt=context.attempt, run=context.run)
+    return Undone(stage, told)
 
 
 class _Grace:
@@ -137,6 +163,7 @@ def training_job(recipe: Recipe, context: StepContext) -> TrainJob:
         checkpoint_every_steps=recipe.runtime.checkpoint_every_steps,
         log_every_steps=recipe.runtime.log_every_steps,
         permanent_checkpoint_every_steps=recipe.runtime.permanent_checkpoint_every_steps,
+        keep_checkpoints=recipe.runtime.keep_checkpoints,
         async_checkpoints=recipe.runtime.async_checkpoints,
         threads_per_worker=recipe.runtime.threads_per_worker,
         hang_timeout_seconds=recipe.runtime.hang_timeout_seconds,

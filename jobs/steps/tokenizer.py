@@ -9,6 +9,7 @@ from typing import Any
 from curriculum.schema import DataSpec, Recipe, TokenizerTraining
 from jobs.cluster.ray_session import call_remote
 from jobs.graph import TOKENIZER, tokenizer_sources
+from jobs.training.checkpoint_files import read_tokenizer_file
 from pipeline.dag.runner import StepContext
 from pipeline.dag.store import StepStore
 from pipeline.data.errors import SourceError
@@ -39,10 +40,11 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
 
 
 def tokenizer_key(context: StepContext) -> str:
-    """Storage key of the run's tokenizer file, for the steps that need it."""
+    """Storage key of the run's tokenizer file, for the steps that need it. Raises DamagedRecord when it is not what was written."""
     receipt = StepStore(context.storage, context.steps[TOKENIZER].key).receipt()
     if receipt is None:
         raise RuntimeError("the tokenizer step has no receipt; it must be done before this step")
+    read_tokenizer_file(context.storage, receipt["tokenizer"], receipt.get("sha256", ""))
     return receipt["tokenizer"]
 
 

@@ -2,7 +2,8 @@
 
 A checkpoint is a set of named tensors, `model/{name}` and `optimizer/{name}/{state}`, and nothing else: no pickled
 objects, so nothing in it can run code. What is not a tensor (step, tokens, seed, versions) is in the milestone's
-marker, a JSON file that is written exclusively after every rank's data is complete. Reading is by shape: a checkpoint
+marker, a JSON file that is written exclusively after every rank's data is complete; the marker holds the sha256 of every
+file, made while it was written, and nothing is loaded before all of them were compared. Reading is by shape: a checkpoint
 of two ranks loads at one or four.
 
 DCP keeps its table of contents as a pickle; `SafeReader` unpickles it with a list of allowed classes and refuses
@@ -15,22 +16,28 @@ import contextlib
 import io
 import pickle
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from curriculum.errors import InputError
+from jobs.training.checkpoint_files import DamagedMilestone, files_problem, share_of
+from jobs.training.checkpoint_writer import hashing_writer
 from ncp_model.init import parameter_name
 from ncp_model.muon import Muon
 from ncp_model.optim import Optimizers
 from pipeline.storage import Storage
+
+T = TypeVar("T")
 
 
 class UnsafeCheckpoint(InputError):
@@ -38,7 +45,7 @@ class UnsafeCheckpoint(InputError):
 
 
 class IncompleteCheckpoint(InputError):
-    """A checkpoint whose files are not what its marker says."""
+    """A checkpoint that holds other tensors than are asked for."""
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -72,42 +79,107 @@ def _empty_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> d
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class SavedFiles:
+    """A checkpoint's files as they were written: name -> size in bytes, and name -> sha256."""
+
+    sizes: dict[str, int]
+    sha256: dict[str, str]
+
+
 def save_tensors(
     storage: Storage, key: str, tensors: dict[str, torch.Tensor], group: dist.ProcessGroup | None = None
-) -> dict[str, int]:
-    """Write `tensors` under `key` from all ranks of `group`. Returns file name -> size, the same on every rank.
+) -> SavedFiles:
+    """Write `tensors` under `key` from all ranks of `group`. Returns sizes and digests of all files, the same on every rank.
 
-    The caller publishes a marker with these sizes afterwards; until then nothing refers to the data.
+    The digests are made while the files are written, and the sizes are what storage then holds. The caller publishes a marker
+    with both afterwards; until then nothing refers to the data.
     """
-    writer = FileSystemWriter(storage.uri(key)) if storage.local else FsspecWriter(storage.uri(key))
+    writer, written = hashing_writer(storage, key)
     with _one_process_is_fine():
         dcp.save(tensors, storage_writer=writer, process_group=group, no_dist=not dist.is_initialized())
-    return _file_sizes(storage, key)
+    sha256: dict[str, str] = {}
+    for digests in _gathered(written.digests, group):
+        sha256 |= digests
+    sizes = {name: storage.size(f"{key}/{name}") for name in sorted(sha256)}
+    return SavedFiles(sizes=sizes, sha256={name: sha256[name] for name in sizes})
 
 
-def load_tensors(storage: Storage, key: str, tensors: dict[str, torch.Tensor], files: dict[str, int]) -> None:
-    """Fill `tensors` in place from the checkpoint under `key`, at any world size.
+def load_tensors(
+    storage: Storage,
+    key: str,
+    tensors: dict[str, torch.Tensor],
+    files: Mapping[str, int],
+    sha256: Mapping[str, str] | None = None,
+) -> None:
+    """Fill `tensors` in place from the checkpoint under `key`, at any world size. All ranks call it.
 
-    Raises IncompleteCheckpoint when a file is missing or has another size than its marker says or a tensor is not in
-    it, and UnsafeCheckpoint for a table of contents that is not one.
+    Before anything is read every file is compared with its size and digest, each by one rank for all. Raises DamagedMilestone
+    naming a file that differs, on every rank; IncompleteCheckpoint for a tensor that is not in the checkpoint or not in `tensors`
+    (of the parts that are asked for: weights alone may leave the optimizer's state); UnsafeCheckpoint for a table of contents
+    that is not one.
     """
-    found = _file_sizes(storage, key)
-    if found != files:
-        wrong = sorted(name for name in found.keys() | files.keys() if found.get(name) != files.get(name))
-        raise IncompleteCheckpoint(
-            f"checkpoint {storage.uri(key)}: {wrong[0]} has {found.get(wrong[0], 'no')} bytes, its marker says "
-            f"{files.get(wrong[0], 'none')}; delete the milestone's marker to fall back to the one before"
-        )
+    sha256 = sha256 or {}
+    _verify(storage, key, files, sha256)
     reader = SafeFileReader(storage.uri(key)) if storage.local else SafeFsspecReader(storage.uri(key))
+    place = storage.uri(key)
     # Read here first: dcp.load would bury the reason of a refusal in an exception of its own.
-    held = reader.read_metadata().state_dict_metadata
+    try:
+        held = reader.read_metadata().state_dict_metadata
+    except (UnsafeCheckpoint, OSError):
+        raise
+    except Exception as error:  # what unpickling damaged bytes may raise is anything
+        raise DamagedMilestone(
+            f"{place}/.metadata is no table of contents ({type(error).__name__})"
+        ) from error
     absent = sorted(tensors.keys() - held.keys())
     if absent:
         raise IncompleteCheckpoint(
-            f"checkpoint {storage.uri(key)}: holds no tensor {absent[0]!r}; it was written by another model or optimizer"
+            f"checkpoint {place}: holds no tensor {absent[0]!r}; it was written by another model or optimizer"
         )
-    with _one_process_is_fine():
-        dcp.load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+    parts = {name.partition("/")[0] for name in tensors}
+    extra = sorted(name for name in held.keys() - tensors.keys() if name.partition("/")[0] in parts)
+    if extra:
+        raise IncompleteCheckpoint(
+            f"checkpoint {place}: holds {len(extra)} tensors that have no place here, {extra[0]!r} first; it was written by "
+            "another model or optimizer"
+        )
+    try:
+        with _one_process_is_fine():
+            dcp.load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        if sha256 or isinstance(cause, OSError):
+            raise
+        raise DamagedMilestone(
+            f"{place} cannot be read (rank {rank}: {type(cause).__name__}: {cause})"
+        ) from error
+
+
+def _verify(storage: Storage, key: str, files: Mapping[str, int], sha256: Mapping[str, str]) -> None:
+    """Every file once over the group. Raises the same on all ranks: DamagedMilestone, or what storage answered."""
+    ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    problem, failure = "", None
+    try:
+        problem = files_problem(storage, key, files, sha256, share_of(files, rank, ranks))
+    except OSError as error:
+        failure = error
+    found = _gathered((problem, None if failure is None else f"{type(failure).__name__}: {failure}"), None)
+    for other, (_, failed) in enumerate(found):
+        if failed is not None:
+            raise OSError(f"rank {other} could not verify {storage.uri(key)}: {failed}") from failure
+    first = next((text for text, _ in found if text), "")
+    if first:
+        raise DamagedMilestone(first)
+
+
+def _gathered(value: T, group: dist.ProcessGroup | None) -> list[T]:
+    """One value of every rank, the same list on all."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 @contextlib.contextmanager
@@ -119,10 +191,6 @@ def _one_process_is_fine() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
-
-
-def _file_sizes(storage: Storage, key: str) -> dict[str, int]:
-    return {name.removeprefix(f"{key}/"): storage.size(name) for name in storage.keys(key)}
 
 
 _ALLOWED = {

@@ -2,7 +2,8 @@
 
 `{step}/metrics/{attempt:06d}-{restart:03d}/{first step:09d}.jsonl` holds one row a logged optimizer step. A segment is
 written whole when it is closed: every few seconds, and before every checkpoint, so that what a milestone covers is
-always there. Readers take, for each step, the row of the highest (attempt, restart). `values` are deterministic
+always there. Its first line holds the digest of the rest. Who decides something by the rows (`read_metrics`) is refused a damaged
+segment by name; who only shows them goes on without it and says so. Readers take, for each step, the row of the highest (attempt, restart). `values` are deterministic
 columns, equal bit for bit between a run and its resumed twin; `timing` is not.
 
 Who wants the current values reads a tail (`read_tail`): one listing and a segment or two, however long the run is. Who
@@ -12,6 +13,7 @@ wants the curves of a living run keeps a `jobs.monitoring.metric_series.MetricSe
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.training.metric_values import json_values
+from pipeline.records import DamagedRecord, seal_lines, unseal_lines
 from pipeline.storage import Storage
 
 SEGMENT_SECONDS = 3.0
@@ -74,11 +77,11 @@ class MetricWriter:
             for row in rows
         ]
         key = f"{self._folder}/{rows[0].step:09d}.jsonl"
-        self._storage.write_bytes(key, ("\n".join(lines) + "\n").encode())
+        self._storage.write_bytes(key, seal_lines(("\n".join(lines) + "\n").encode()))
 
 
 def read_metrics(storage: Storage, step_key: str, *, until: int | None = None) -> list[MetricRow]:
-    """All rows of a trajectory in step order, the newest attempt's where several wrote the same step."""
+    """All rows of a trajectory in step order, the newest attempt's where several wrote the same step. Raises DamagedRecord."""
     rows: dict[int, MetricRow] = {}
     for key in storage.keys(f"{step_key}/metrics"):  # sorted: by attempt, then restart, then first step
         if not key.endswith(".jsonl"):
@@ -98,7 +101,12 @@ def read_tail(storage: Storage, step_key: str, *, rows: int = 1) -> list[MetricR
     found: list[MetricRow] = []
     for key in newest_segments(storage, step_key):
         first = found[0].step if found else None
-        found = [row for row in read_segment(storage, key) if first is None or row.step < first] + found
+        try:
+            segment = read_segment(storage, key)
+        except DamagedRecord as error:
+            print(f"shown without a damaged segment: {error}", file=sys.stderr)
+            continue
+        found = [row for row in segment if first is None or row.step < first] + found
         if len(found) >= rows:
             break
     return found[-rows:]
@@ -114,8 +122,14 @@ def newest_segments(storage: Storage, step_key: str) -> Iterator[str]:
 
 
 def read_segment(storage: Storage, key: str) -> list[MetricRow]:
-    """The rows of one segment. Raises FileNotFoundError."""
-    return [MetricRow(**json.loads(line)) for line in storage.read_bytes(key).splitlines()]
+    """The rows of one segment. Raises FileNotFoundError, and DamagedRecord naming the segment when it is not what was written."""
+    data = unseal_lines(storage.read_bytes(key), storage.uri(key))
+    try:
+        return [MetricRow(**json.loads(line)) for line in data.splitlines()]
+    except (ValueError, TypeError) as error:
+        raise DamagedRecord(
+            f"{storage.uri(key)}: not a segment of metrics ({error}); it is damaged"
+        ) from error
 
 
 def _claim_folder(storage: Storage, prefix: str, attempt: int) -> str:

@@ -37,7 +37,7 @@ class MilestoneWriter:
     def __init__(self, storage: Storage, job: TrainJob, model: nn.Module, optimizers: Optimizers):
         self._storage, self._job = storage, job
         self._model, self._optimizers = model, optimizers
-        self._retention = Retention(storage, job.step_key)
+        self._retention = Retention(storage, job.step_key, keep=job.keep_checkpoints)
         group = dist.new_group(backend="gloo") if job.async_checkpoints else None
         self._group = cast(dist.ProcessGroup | None, group)  # every rank is in it
         self._snapshot = Snapshot()

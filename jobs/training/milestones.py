@@ -8,6 +8,7 @@ training, `jobs.training.retention` says which are kept.
 from __future__ import annotations
 
 import platform
+import sys
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -19,12 +20,20 @@ from torch import nn
 
 from curriculum.tokens import stage_steps
 from jobs.training.alerts import Alert, write_alert
-from jobs.training.checkpoint import load_tensors, model_tensors, optimizer_tensors, save_tensors
-from jobs.training.retention import Retention
+from jobs.training.checkpoint import (
+    SavedFiles,
+    load_tensors,
+    model_tensors,
+    optimizer_tensors,
+    save_tensors,
+)
+from jobs.training.checkpoint_files import DamagedMilestone, is_verifiable
+from jobs.training.retention import Retention, RetentionFailed
 from jobs.training.train_job import TrainJob
 from ncp_model.optim import Optimizers
 from pipeline.dag.lease import LeaseBook, Superseded
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 
@@ -52,14 +61,19 @@ def write_milestone(
         storage.delete_tree(data_key)
     dist.barrier(group)
     files = save_tensors(storage, data_key, dict(tensors), group)
-    verdict = [""]
+    verdict: list[Any] = ["", None]
     if dist.get_rank() == 0:
-        verdict[0] = _publish(storage, job, step, data_key, files, stability)
-        if not verdict[0]:
-            _tidy(storage, job, retention)
+        try:
+            verdict[0] = _publish(storage, job, step, data_key, files, stability)
+        except Exception as error:  # the others wait to hear how it went
+            verdict[1] = error
     dist.broadcast_object_list(verdict, src=0, group=group)
+    if verdict[1] is not None:
+        raise verdict[1]
     if verdict[0]:
         raise Superseded(verdict[0])
+    if dist.get_rank() == 0:
+        _tidy(storage, job, retention)
 
 
 def _tidy(storage: Storage, job: TrainJob, retention: Retention) -> None:
@@ -67,16 +81,20 @@ def _tidy(storage: Storage, job: TrainJob, retention: Retention) -> None:
     try:
         retention.prune(job.attempt)
         retention.write_csv()
-    except OSError as error:
+    except Exception as error:
         alert = Alert(
             kind="retention_failed",
             severity="warning",
-            message=f"not all old checkpoints could be deleted, or checkpoints.csv rewritten: {type(error).__name__}: {error}",
+            message=f"the milestone is complete, but {error if isinstance(error, RetentionFailed) else _told(error)}",
             step=None,  # so it is said once an attempt
             attempt=job.attempt,
             run=job.run,
         )
         write_alert(storage, job.step_key, alert)
+
+
+def _told(error: Exception) -> str:
+    return f"checkpoints.csv or the list of old checkpoints failed: {type(error).__name__}: {error}"
 
 
 def load_milestone(
@@ -86,12 +104,23 @@ def load_milestone(
     model: nn.Module,
     optimizers: Optimizers | None,
 ) -> dict[str, Any]:
-    """Fill the model, and the optimizers if given, from milestone `step`. Returns its marker."""
-    marker = StepStore(storage, step_key).milestone(step)
-    if marker is None:
-        raise FileNotFoundError(f"{storage.uri(step_key)}: no milestone at step {step}")
-    tensors = model_tensors(model) if optimizers is None else training_state(model, optimizers)
-    load_tensors(storage, marker["data"], tensors, marker["files"])
+    """Fill the model, and the optimizers if given, from milestone `step`. Returns its marker. All ranks call it.
+
+    Raises DamagedMilestone, on every rank, when its marker or a file of it is not what was written; nothing was loaded then.
+    """
+    try:
+        marker = StepStore(storage, step_key).milestone(step)
+        if marker is None:
+            raise FileNotFoundError(f"{storage.uri(step_key)}: no milestone at step {step}")
+        tensors = model_tensors(model) if optimizers is None else training_state(model, optimizers)
+        load_tensors(storage, marker["data"], tensors, marker["files"], marker.get("sha256"))
+    except (DamagedMilestone, DamagedRecord) as error:
+        raise DamagedMilestone(f"milestone {step} of {step_key}: {error}", step_key, step) from error
+    if not is_verifiable(marker) and (not dist.is_initialized() or dist.get_rank() == 0):
+        print(
+            f"milestone {step} of {step_key} was written before there were digests: loaded unverified but for its sizes",
+            file=sys.stderr,
+        )
     return marker
 
 
@@ -100,7 +129,7 @@ def _publish(
     job: TrainJob,
     step: int,
     data_key: str,
-    files: dict[str, int],
+    files: SavedFiles,
     stability: Mapping[str, Any],
 ) -> str:
     """Rank 0: write the marker if this attempt still holds the trajectory. Returns why not, or an empty string."""
@@ -117,7 +146,8 @@ def _publish(
             "tokens_in_stage": tokens,
             "tokens_total": job.tokens_before + tokens,
             "data": data_key,
-            "files": files,
+            "files": files.sizes,
+            "sha256": files.sha256,
             "attempt": job.attempt,
             "run": job.run,
             "stability": dict(stability),

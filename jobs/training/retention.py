@@ -1,6 +1,6 @@
 """Which milestones are kept, and `checkpoints.csv`, which tells people what there is.
 
-Kept are: the first milestone, the newest, every one at which a stage ends or some run's stage stops, every one of the
+Kept are: the first milestone, the newest few (`runtime.keep_checkpoints`), every one at which a stage ends or some run's stage stops, every one of the
 permanent interval, every one that some run has yet to evaluate, and every one that is pinned (something reads it now, or
 started from it). The others are ephemeral:
 they are what a crash falls back on, and go when a newer one is complete. What runs name and what is pinned is asked of
@@ -12,55 +12,84 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import re
+import socket
+import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from curriculum.errors import InputError
 from jobs.evaluation_runs.points import awaiting_evaluation
 from jobs.runs import named_milestones
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 CSV_COLUMNS = ("stage", "step", "tokens_in_stage", "tokens_total", "permanent", "path")
+BEAT_SECONDS = 30.0
+"""Between two beats of a pin."""
+PIN_SECONDS = 600.0
+"""How long a pin that does not beat still counts."""
+_PIN = re.compile(r"(?P<step>\d{9})-[0-9a-f]+\.json")
 _DATA = re.compile(r"(?P<step>\d{9})-a(?P<attempt>\d{6})")
+
+
+class RetentionFailed(RuntimeError):
+    """Something old could not be deleted. It takes room; no milestone is the worse for it."""
 
 
 class Retention:
     """The milestones of one trajectory, as the process that writes them sees them. Markers never change: each is read once."""
 
-    def __init__(self, storage: Storage, step_key: str):
+    def __init__(self, storage: Storage, step_key: str, *, keep: int = 3):
+        """`keep`: newest milestones that stay whatever else is said of them."""
         self._storage = storage
         self._store = StepStore(storage, step_key)
+        self._keep = keep
         self._markers: dict[int, dict[str, Any]] = {}
+        self._pins = PinWatch(storage, step_key)
 
     def prune(self, attempt: int) -> None:
         """Delete what nothing needs, markers first, so that a reader never finds one without its data.
 
-        What earlier attempts than `attempt` left half-written goes too. Raises OSError for what could not be deleted, after
-        all the rest was.
+        What earlier attempts than `attempt` left half-written goes too. Raises RetentionFailed for what could not be deleted,
+        after all the rest was.
         """
-        failed: list[OSError] = []
+        failed: list[tuple[str, Exception]] = []
         markers = self._current()
         kept = self._kept(markers)
         for step in [step for step in markers if step not in kept]:
-            self._store.retract_milestone(step)
-            self._delete(markers[step]["data"], failed)
-            del markers[step]
+            data = markers.pop(step)["data"]
+            try:
+                self._store.retract_milestone(step)
+            except Exception as error:
+                failed.append((f"the marker of milestone {step}", error))
+                continue  # without its marker gone the data stays
+            self._delete(data, failed)
         named = {marker["data"].rpartition("/")[2] for marker in markers.values()}
+        unread = (
+            set(self._store.milestones()) - markers.keys()
+        )  # markers that could not be read: their data stays
         for name in self._storage.children(f"{self._store.key}/checkpoints"):
             match = _DATA.fullmatch(name)
-            if match and name not in named and int(match["attempt"]) < attempt:
+            if match is None or name in named or int(match["step"]) in unread:
+                continue
+            if int(match["attempt"]) < attempt:
                 self._delete(f"{self._store.key}/checkpoints/{name}", failed)
         if failed:
-            raise failed[0]
+            what, error = failed[0]
+            more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+            raise RetentionFailed(f"{what} could not be deleted ({type(error).__name__}: {error}){more}")
 
-    def _delete(self, key: str, failed: list[OSError]) -> None:
+    def _delete(self, key: str, failed: list[tuple[str, Exception]]) -> None:
         try:
             self._storage.delete_tree(key)
-        except OSError as error:
-            failed.append(error)
+        except Exception as error:
+            failed.append((f"old checkpoint {key.rpartition('/')[2]}", error))
 
     def write_csv(self) -> None:
         """Rewrite the trajectory's `checkpoints.csv`, all or nothing."""
@@ -87,9 +116,10 @@ class Retention:
         steps = self._store.milestones()
         for step in steps:
             if step not in self._markers:
-                marker = self._store.milestone(step)
-                if marker is not None:
-                    self._markers[step] = marker
+                with contextlib.suppress(DamagedRecord):  # it stays, for whoever reads it to say so
+                    marker = self._store.milestone(step)
+                    if marker is not None:
+                        self._markers[step] = marker
         self._markers = {step: self._markers[step] for step in steps if step in self._markers}
         return self._markers
 
@@ -97,7 +127,7 @@ class Retention:
         steps = list(markers)
         return {
             *steps[:1],
-            *(steps[-1:] if newest else ()),
+            *(steps[-self._keep :] if newest else ()),
             *(
                 step
                 for step, marker in markers.items()
@@ -105,30 +135,69 @@ class Retention:
             ),
             *named_milestones(self._storage, self._store.key),
             *awaiting_evaluation(self._storage, self._store.key, steps),
-            *pinned_milestones(self._storage, self._store.key),
+            *self._pins.live(),
         }
 
 
-def pin_milestone(storage: Storage, step_key: str, step: int, reason: str) -> str:
-    """Keep a milestone until `unpin_milestone` is given what this returns. Any number of pins may hold one."""
-    key = f"{step_key}/pinned/{step:09d}-{uuid.uuid4().hex[:12]}.json"
-    storage.write_json(key, {"reason": reason, "at": time.time()})
-    return key
+class PinWatch:
+    """Which milestones are pinned, as one observer sees it: a pin whose beat stands still for PIN_SECONDS of the observer's
+    own clock belongs to a reader that died, and no longer counts."""
 
+    def __init__(self, storage: Storage, step_key: str, clock: Callable[[], float] = time.monotonic):
+        self._storage, self._folder, self._clock = storage, f"{step_key}/pinned", clock
+        self._seen: dict[str, tuple[bytes, float]] = {}
+        """Name of a pin -> its last beat, and when that was first seen."""
 
-def unpin_milestone(storage: Storage, pin: str) -> None:
-    storage.delete(pin)
-
-
-def pinned_milestones(storage: Storage, step_key: str) -> set[int]:
-    return {int(name[:9]) for name in storage.children(f"{step_key}/pinned") if name.endswith(".json")}
+    def live(self) -> set[int]:
+        now, seen, steps = self._clock(), {}, set()
+        for name in self._storage.children(self._folder):
+            match = _PIN.fullmatch(name)
+            if match is None:
+                continue
+            try:
+                beat = self._storage.read_bytes(f"{self._folder}/{name}")
+            except FileNotFoundError:
+                continue
+            old, since = self._seen.get(name, (b"", now))
+            seen[name] = (beat, since if beat == old else now)
+            if now - seen[name][1] < PIN_SECONDS:
+                steps.add(int(match["step"]))
+        self._seen = seen
+        return steps
 
 
 @contextlib.contextmanager
 def pinned(storage: Storage, step_key: str, step: int, reason: str) -> Iterator[None]:
-    """Keep a milestone for the block: while it is evaluated, exported or loaded by another stage."""
-    pin = pin_milestone(storage, step_key, step, reason)
+    """Keep a milestone for the block: while it is evaluated, exported or loaded. Any number of pins may hold one.
+
+    A thread renews the pin; it is removed at the end, and stops to count when its process dies. In a storage that may only be
+    read nothing is pinned, which is said on stderr.
+    """
+    key = f"{step_key}/pinned/{step:09d}-{uuid.uuid4().hex[:12]}.json"
+    over = threading.Event()
+
+    def beat() -> None:
+        storage.write_json(
+            key, {"reason": reason, "host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+        )
+
+    def keep_beating() -> None:
+        while not over.wait(BEAT_SECONDS):
+            with contextlib.suppress(Exception):  # the next beat may reach storage
+                beat()
+
+    try:
+        beat()
+    except (OSError, InputError) as error:
+        print(f"milestone {step} is read without a pin ({error}); retention may delete it", file=sys.stderr)
+        yield
+        return
+    thread = threading.Thread(target=keep_beating, name="ncp-pin", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        unpin_milestone(storage, pin)
+        over.set()
+        thread.join()
+        with contextlib.suppress(Exception):  # left behind it stops to count by itself
+            storage.delete(key)

@@ -42,6 +42,7 @@ class TrainJob:
     checkpoint_every_steps: int
     log_every_steps: int
     permanent_checkpoint_every_steps: int = 0
+    keep_checkpoints: int = 3
     async_checkpoints: bool = True
     threads_per_worker: int = 1
     hang_timeout_seconds: float = 0.0

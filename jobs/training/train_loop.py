@@ -28,12 +28,14 @@ from curriculum.tokens import evaluated_steps
 from jobs.stop import mark_attempt_failed, request_preemption
 from jobs.training.alerts import AlertWatch
 from jobs.training.attempt_watch import AttemptWatch
+from jobs.training.checkpoint_files import DamagedMilestone
 from jobs.training.load_initial import load_initial
 from jobs.training.metric_log import MetricRow, MetricWriter
 from jobs.training.milestone_writer import CheckpointFailed, MilestoneWriter
 from jobs.training.milestones import load_milestone
 from jobs.training.preemption import PreemptionNotice
 from jobs.training.prefetch import Prefetcher
+from jobs.training.set_aside import set_aside
 from jobs.training.stability import SkipWindow, UnstableTraining
 from jobs.training.step_clock import StepClock
 from jobs.training.tracking import NoTracker, open_tracker
@@ -76,13 +78,25 @@ def train(job: TrainJob) -> None:
     """Bring the trajectory to `job.stop_step`. Runs in every worker inside a process group."""
     torch.set_num_threads(job.threads_per_worker)
     storage = Storage(job.storage_url)
-    loader = build_loader(storage, job)
-    model, optimizers = build_sharded(job)
-    milestones = MilestoneWriter(storage, job, model, optimizers)
-    start, stability = _load_state(storage, job, loader, model, optimizers, milestones)
-    if job.compile:
-        compile_layers(model, job.compile_backend)
-    _Trainer(job, storage, loader, model, optimizers, stability, milestones).run(start)
+    with PreemptionNotice(lambda reason: _preempted(storage, job, reason)):
+        try:
+            loader = build_loader(storage, job)
+            model, optimizers = build_sharded(job)
+            milestones = MilestoneWriter(storage, job, model, optimizers)
+            start, stability = _load_state(storage, job, loader, model, optimizers, milestones)
+            if job.compile:
+                compile_layers(model, job.compile_backend)
+            trainer = _Trainer(job, storage, loader, model, optimizers, stability, milestones)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                mark_attempt_failed(storage, job.step_key, job.attempt)
+            raise
+        trainer.run(start)
+
+
+def _preempted(storage: Storage, job: TrainJob, reason: str) -> None:
+    who = f"worker of rank {dist.get_rank()}: {reason}"
+    request_preemption(storage, job.step_key, job.attempt, who)
 
 
 def build_loader(storage: Storage, job: TrainJob) -> WindowLoader:
@@ -142,13 +156,15 @@ def _load_state(
 
     Returns the step it stands at, and the window of the skip rule (a stage starts with an empty one).
     """
-    newest = [
-        StepStore(storage, job.step_key).newest_milestone(job.stop_step) if dist.get_rank() == 0 else None
-    ]
-    dist.broadcast_object_list(newest, src=0)
-    if newest[0] is not None:
-        marker = load_milestone(storage, job.step_key, newest[0], model, optimizers)
-        return newest[0], SkipWindow(job.stage.stability, marker["stability"], job.device)
+    while (newest := _newest(storage, job)) is not None:
+        try:
+            marker = load_milestone(storage, job.step_key, newest, model, optimizers)
+        except DamagedMilestone as damage:  # on all ranks alike
+            if dist.get_rank() == 0:
+                batch = job.stage.global_batch_tokens
+                print(set_aside(storage, damage, batch_tokens=batch, attempt=job.attempt, run=job.run))
+            continue
+        return newest, SkipWindow(job.stage.stability, marker["stability"], job.device)
     if job.parent is not None:
         carried = None if job.parent.load == "weights" else optimizers
         marker = load_milestone(storage, job.parent.step_key, job.parent.step, model, carried)
@@ -163,6 +179,15 @@ def _load_state(
     stability = SkipWindow(job.stage.stability, device=job.device)
     milestones.save(0, stability.state())
     return 0, stability
+
+
+def _newest(storage: Storage, job: TrainJob) -> int | None:
+    """The trajectory's newest milestone by its markers, as rank 0 finds it."""
+    newest = [
+        StepStore(storage, job.step_key).newest_milestone(job.stop_step) if dist.get_rank() == 0 else None
+    ]
+    dist.broadcast_object_list(newest, src=0)
+    return newest[0]
 
 
 def _window(job: TrainJob, marker: dict[str, Any]) -> SkipWindow:
@@ -219,12 +244,9 @@ class _Trainer:
         self.model.train()
         job = self.job
         try:
-            with (
-                PreemptionNotice(self._preempted),
-                Watchdog(
-                    self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds, job.run
-                ) as watchdog,
-            ):
+            with Watchdog(
+                self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds, job.run
+            ) as watchdog:
                 self._run(watchdog, start)
         except BaseException as error:
             # Storage may be what fails; `error` is what matters.
@@ -239,11 +261,6 @@ class _Trainer:
             self.tracker.close()
             if self.watch is not None:
                 self.watch.close()
-
-    def _preempted(self, reason: str) -> None:
-        request_preemption(
-            self.storage, self.job.step_key, self.job.attempt, f"worker of rank {self.rank}: {reason}"
-        )
 
     def _run(self, watchdog: Watchdog, start: int) -> None:
         for step in range(start, self.job.stop_step):

@@ -25,6 +25,14 @@ class Blocked(Exception):
     """What the executor's rule asks for is not there to be judged. As Refused, but the run has failed, not been refused."""
 
 
+class Undone(Exception):
+    """A step that this one needs turned out not to be done: its output is damaged and was set aside. It is done again first."""
+
+    def __init__(self, step: str, reason: str):
+        super().__init__(f"{step}: {reason}")
+        self.step = step
+
+
 class Preempted(RuntimeError):
     """The machine was taken away by whoever lent it. Tried again from a budget of its own (pipeline.dag.retry)."""
 

@@ -25,7 +25,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
 from pipeline.answers import patience
-from pipeline.dag.attempt import Blocked, Executor, Preempted, Refused, StepContext, Stopped, attempt
+from pipeline.dag.attempt import Blocked, Executor, Preempted, Refused, StepContext, Stopped, Undone, attempt
 from pipeline.dag.lease import Held, Lease, LeaseBook, Sealed, Superseded
 from pipeline.dag.retry import INFRASTRUCTURE, PREEMPTION, USER, RetryBudget, RetryPolicy
 from pipeline.dag.schedule import Schedule
@@ -45,6 +45,7 @@ __all__ = [
     "RetryPolicy",
     "StepContext",
     "Stopped",
+    "Undone",
     "one_line",
     "run_steps",
 ]
@@ -151,6 +152,14 @@ class _Wait:
     seconds: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Reopen:
+    """The step is not over, and goes on once the step of this name was done again."""
+
+    name: str
+    reason: str
+
+
 class _Progress:
     """What one step's attempts have to remember between them."""
 
@@ -176,11 +185,13 @@ class _Run:
     schedule: Schedule
     retry_failed: bool
     stop_requested: Callable[[], bool]
-    _under_way: dict[Future[Failure | _Wait | None], Step] = field(default_factory=dict)
+    _under_way: dict[Future[Failure | _Wait | _Reopen | None], Step] = field(default_factory=dict)
     _put_off: list[tuple[float, int, Step]] = field(default_factory=list)
     _order: Iterator[int] = field(default_factory=itertools.count)
     _progress: dict[str, _Progress] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
+    _reopened: dict[str, list[Step]] = field(default_factory=dict)
+    """Steps that are done again, each with those that found it undone and wait for it."""
     _failed: dict[str, Failure] = field(default_factory=dict)
     _blocked: dict[str, str] = field(default_factory=dict)
     _events: threading.Lock = field(default_factory=threading.Lock)
@@ -243,10 +254,25 @@ class _Run:
         for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):
             raise error
 
-    def _settle(self, step: Step, result: Failure | _Wait | None) -> None:
+    def _settle(self, step: Step, result: Failure | _Wait | _Reopen | None) -> None:
+        if isinstance(result, _Reopen):
+            if self._reopen(step, result.name):
+                return
+            result = self._failed.get(result.name) or Failure(
+                message=f"{result.reason}; give `ncp run` without --only", user=True
+            )
         if isinstance(result, _Wait):
             self.schedule.put_off(step)
             heapq.heappush(self._put_off, (time.monotonic() + result.seconds, next(self._order), step))
+            return
+        if step.name in self._reopened:
+            waiting = self._reopened.pop(step.name)
+            self.schedule.put_off(step)
+            for other in waiting:
+                self.schedule.resume(other)
+            if result is not None:  # those that wait for it find it undone again, and fail with it
+                self._done.discard(step.name)
+                self._failed[step.name] = result
             return
         if result is None:
             self._done.add(step.name)
@@ -255,6 +281,17 @@ class _Run:
         for other, culprit in self.schedule.finish(step, failed=result is not None):
             self._blocked[other.name] = culprit
             self._say(Event(kind="blocked", step=other, detail=f"hangs on {culprit}, which failed"))
+
+    def _reopen(self, step: Step, name: str) -> bool:
+        """Put `step` off until the step `name`, which was done, is done again. False if this run does not compute that one."""
+        if name not in self._done and name not in self._reopened:
+            return False
+        self.schedule.put_off(step)
+        if name not in self._reopened:
+            self._reopened[name] = []
+            self.schedule.resume(self.by_name[name])
+        self._reopened[name].append(step)
+        return True
 
     def _asked_to_stop(self) -> bool:
         # Storage that does not answer now is asked again before the next step.
@@ -268,7 +305,7 @@ class _Run:
 
     # --- in a thread of the step's own ---------------------------------------------------------------------
 
-    def _visit(self, step: Step) -> Failure | _Wait | None:
+    def _visit(self, step: Step) -> Failure | _Wait | _Reopen | None:
         """One look at a step, and one attempt if it is free: None when it is done."""
         progress = self._progress.get(step.name)
         if progress is None:
@@ -294,6 +331,9 @@ class _Run:
             return self._wait_for(step, progress, str(error), 0.0)
         except Stopped:
             raise
+        except Undone as error:
+            self._say(Event(kind="waiting", step=step, detail=redact(str(error)), attempt=number))
+            return _Reopen(name=error.step, reason=redact(str(error)))
         except (Refused, Blocked) as error:
             refused = isinstance(error, Refused)
             kind = "refused" if refused else "blocked"

@@ -61,6 +61,7 @@ def _job(storage: Storage, *, attempt: int = 1, asynchronous: bool = True) -> Tr
         checkpoint_every_steps=10,
         log_every_steps=1,
         async_checkpoints=asynchronous,
+        keep_checkpoints=1,
     )
 
 
@@ -129,6 +130,7 @@ def test_what_cannot_be_deleted_is_said_once_and_ends_nothing(storage: Storage) 
     ]
     (alert,) = (read_alert(storage, key) for key in alert_keys(storage, KEY))
     assert alert.kind == "retention_failed" and "000000005-a000001" in alert.message
+    assert alert.message.startswith("the milestone is complete, but old checkpoint")
 
 
 def test_a_superseded_writer_says_so_and_publishes_nothing(storage: Storage) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.training.retention import Retention, pin_milestone, pinned, unpin_milestone
+from jobs.training.retention import PIN_SECONDS, PinWatch, Retention, pinned
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 
@@ -43,7 +43,7 @@ def _named(step: int) -> dict[str, Any]:
 
 def prune(storage: Storage, step_key: str, attempt: int) -> None:
     """As after a milestone."""
-    retention = Retention(storage, step_key)
+    retention = Retention(storage, step_key, keep=1)
     retention.prune(attempt)
     retention.write_csv()
 
@@ -74,16 +74,49 @@ def test_what_a_run_names_is_kept(storage: Storage) -> None:
     assert _left(storage) == [0, 10, 20]
 
 
+def test_the_newest_three_are_kept_by_default(storage: Storage) -> None:
+    for step in range(0, 60, 10):
+        _milestone(storage, step)
+    Retention(storage, KEY).prune(1)
+    assert _left(storage) == [0, 30, 40, 50]
+
+
 def test_a_pinned_milestone_is_kept_until_its_last_pin_is_gone(storage: Storage) -> None:
     for step in (0, 10, 20):
         _milestone(storage, step)
-    first, second = (pin_milestone(storage, KEY, 10, reason) for reason in ("evaluation", "export"))
-    unpin_milestone(storage, first)
-    prune(storage, KEY, 1)
-    assert _left(storage) == [0, 10, 20]
-    unpin_milestone(storage, second)
+    with pinned(storage, KEY, 10, "evaluation"):
+        with pinned(storage, KEY, 10, "export"):
+            pass
+        prune(storage, KEY, 1)
+        assert _left(storage) == [0, 10, 20]
     prune(storage, KEY, 1)
     assert _left(storage) == [0, 20]
+
+
+def test_a_pin_whose_reader_died_stops_to_count_by_the_observers_clock(storage: Storage) -> None:
+    now = 1000.0
+    watch = PinWatch(storage, KEY, clock=lambda: now)
+    key = f"{KEY}/pinned/000000010-0123456789ab.json"
+    storage.write_json(key, {"reason": "export", "at": 1.0})  # an hour of clock skew means nothing
+    storage.write_json(f"{KEY}/pinned/notes.json", {"of": "somebody else"})
+    assert watch.live() == {10}
+    now += PIN_SECONDS - 1
+    assert watch.live() == {10}
+    storage.write_json(key, {"reason": "export", "at": 2.0})  # a beat
+    now += 2
+    assert watch.live() == {10}
+    now += PIN_SECONDS
+    assert watch.live() == set()
+
+
+def test_a_marker_that_is_damaged_stays_with_its_data_and_the_others_are_pruned(storage: Storage) -> None:
+    for step in (0, 10, 20, 30):
+        _milestone(storage, step)
+    path = storage.local_path(f"{KEY}/milestones/000000010.json")
+    assert path is not None
+    path.write_bytes(path.read_bytes().replace(b"stage1", b"stage3"))
+    prune(storage, KEY, 2)
+    assert _left(storage) == [0, 10, 30]
 
 
 def test_a_milestone_is_unpinned_when_its_reader_fails(storage: Storage) -> None:
@@ -121,16 +154,21 @@ def test_the_table_tells_stage_step_tokens_and_place(storage: Storage) -> None:
     steps=st.sets(st.integers(0, 40), min_size=1),
     permanent=st.sets(st.integers(0, 40)),
     named=st.sets(st.integers(0, 40)),
+    keep=st.integers(1, 4),
 )
 def test_pruning_keeps_exactly_what_has_a_reason_and_pruning_again_changes_nothing(
-    tmp_path_factory: pytest.TempPathFactory, steps: set[int], permanent: set[int], named: set[int]
+    tmp_path_factory: pytest.TempPathFactory, steps: set[int], permanent: set[int], named: set[int], keep: int
 ) -> None:
     storage = Storage(str(tmp_path_factory.mktemp("retention")))
     for step in steps:
         _milestone(storage, step, permanent=step in permanent)
     for step in named:
         storage.create_json(f"runs/r{step}/run.json", {"steps": [_named(step)]})
-    retention = Retention(storage, KEY)
+    retention = Retention(storage, KEY, keep=keep)
     for _ in range(2):
         retention.prune(1)
-        assert set(_left(storage)) == {min(steps), max(steps), *(steps & (permanent | named))}
+        assert set(_left(storage)) == {
+            min(steps),
+            *sorted(steps)[-keep:],
+            *(steps & (permanent | named)),
+        }

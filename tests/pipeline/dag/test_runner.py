@@ -19,6 +19,7 @@ from pipeline.dag.runner import (
     RetryPolicy,
     StepContext,
     Stopped,
+    Undone,
     run_steps,
 )
 from pipeline.dag.step import Step
@@ -411,3 +412,57 @@ def test_several_runners_at_once_compute_every_step_once(storage: Storage, runne
         thread.join()
     assert outcomes == [True] * runners
     assert sorted(computed) == ["a", "b", "c"]
+
+
+def test_a_step_that_turns_out_undone_is_done_again_before_those_that_found_it_so(storage: Storage) -> None:
+    """Two steps side by side read a's output and find it damaged: it is made once, then both go on."""
+    steps = [_step("a", milestone=4), _step("b", "a"), _step("c", "a"), _step("d", "b", "c")]
+    made: list[str] = []
+    together = threading.Barrier(2)
+
+    def work(context: StepContext) -> dict[str, Any]:
+        name = context.step.name
+        store = step_store(storage, steps[0])
+        if name == "a":
+            made.append("a")
+            context.store.publish_milestone(4, {"at": len(made)})
+        elif name in "bc" and made.count("a") == 1:
+            together.wait()
+            store.retract_milestone(4)
+            raise Undone("a", "its milestone was damaged")
+        return {}
+
+    outcome, events = _run(steps, storage, work, parallel=2)
+    assert outcome.ok and outcome.done == ("a", "b", "c", "d")
+    assert made.count("a") == 2
+    assert events.count("a:started") == 2 and events.count("d:started") == 1
+    assert max(events.index("b:done"), events.index("c:done")) > len(events) - 1 - events[::-1].index(
+        "a:done"
+    )
+    assert events[-1] == "d:done"
+
+
+def test_a_step_that_cannot_be_done_again_fails_those_that_wait_for_it(storage: Storage) -> None:
+    steps = [_step("a", milestone=4), _step("b", "a"), _step("c", "b")]
+
+    def work(context: StepContext) -> dict[str, Any]:
+        if context.step.name == "b":
+            step_store(storage, steps[0]).retract_milestone(4)
+            raise Undone("a", "its milestone was damaged")
+        if context.attempt > 1:
+            raise ValueError("no room")
+        context.store.publish_milestone(4, {})
+        return {}
+
+    outcome, _ = _run(steps, storage, work)
+    assert outcome.failed["b"].message == "no room" and outcome.blocked == {"c": "b"}
+
+
+def test_with_only_one_step_wanted_an_undone_one_is_told_and_not_done(storage: Storage) -> None:
+    steps = [_step("a", milestone=4), _step("b", "a")]
+
+    def work(context: StepContext) -> dict[str, Any]:
+        raise Undone("a", "its milestone was damaged")
+
+    outcome, _ = _run(steps, storage, work, wanted={"b"})
+    assert outcome.failed["b"].user and "a: its milestone was damaged" in outcome.failed["b"].message
