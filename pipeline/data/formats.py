@@ -4,7 +4,7 @@
 |---|---|---|
 | JSON lines | `.jsonl`, `.json`, `.ndjson`, `.jsonlines` | none, `.gz`, `.zst` or `.zstd`, `.bz2`, `.xz` |
 | parquet | `.parquet` | none of its own |
-| token file | `.npy`, its boundaries `.csv.gz` | |
+| token file | `.npy`, its boundaries `.csv.gz`; `.bin` with `.idx`; `.ds` with `.ds.index` | |
 
 Upper and lower case are the same. Any other name is not read: a file of another kind taken for JSON lines is a file of
 unreadable lines, and a small one would vanish below the tolerance.
@@ -17,10 +17,12 @@ from dataclasses import dataclass
 
 LINES = (".jsonl", ".json", ".ndjson", ".jsonlines")
 CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz"}
-KNOWN = ".jsonl, .json, .ndjson (plain or with .gz, .zst, .bz2, .xz), .parquet, .npy with .csv.gz"
+KNOWN = ".jsonl, .json, .ndjson (plain or with .gz, .zst, .bz2, .xz), .parquet, token files (.npy with .csv.gz, .bin with .idx, .ds with .ds.index)"
 MAGIC_BYTES = 8
 
-_FORMATS = dict.fromkeys(LINES, "lines") | {".parquet": "parquet", ".npy": "tokens"}
+_FORMATS = dict.fromkeys(LINES, "lines") | {".parquet": "parquet"} | dict.fromkeys((".npy", ".bin", ".ds"), "tokens")
+_BOUNDARIES = (".csv.gz", ".idx", ".ds.index", ".ds.metadata")
+"""Beside a token file (pipeline.data.token_files)."""
 _MAGIC = (
     ("gzip", re.compile(rb"\x1f\x8b")),
     ("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)),  # a frame, or one to skip
@@ -48,8 +50,9 @@ class Format:
 def format_of(path: str) -> Format | None:
     """The format that a name stands for; None for a name that stands for none."""
     lower = path.lower()
-    if lower.endswith(".csv.gz"):
-        return Format("boundaries", "gzip", path[: -len(".csv.gz")])
+    for suffix in _BOUNDARIES:
+        if lower.endswith(suffix):
+            return Format("boundaries", "gzip" if suffix == ".csv.gz" else "", path[: -len(suffix)])
     codec = next((suffix for suffix in CODECS if lower.endswith(suffix)), "")
     inner = lower.removesuffix(codec)
     for suffix, kind in _FORMATS.items():
