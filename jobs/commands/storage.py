@@ -14,7 +14,7 @@ from rich.table import Table
 from jobs.collection import Unnamed, collect, unnamed
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.commands.terminal import byte_size, out, say
-from jobs.exit_codes import FAILED
+from jobs.exit_codes import FAILED, USAGE
 from jobs.monitoring.status import recorded_status, unreadable_status
 from jobs.runs import UnreadableRun, all_runs, read_run, remove_run, run_records
 from pipeline.dag.lease import Superseded
@@ -136,3 +136,29 @@ def gc(yes: YesOption = False, storage: StorageOption = DEFAULT_STORAGE, as_json
 def _line(item: Unnamed) -> str:
     why = f"  in use: {item.held}" if item.held else f"  kept: {item.kept}" if item.kept else ""
     return f"{item.key}  {byte_size(item.bytes)}{why}"
+
+
+def verify(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run of this storage.")],
+    set_aside: Annotated[
+        bool,
+        typer.Option("--set-aside", help="Take damaged milestones away, so that `ncp run` makes them again."),
+    ] = False,
+    storage: StorageOption = DEFAULT_STORAGE,
+) -> None:
+    """Read everything a run names and hold it against its digests; exit 2 when something is damaged. Example: ncp verify demo-1a2b3c"""
+    from jobs.verify import set_damaged_aside, verify_run
+
+    opened = Storage(storage)
+    found = verify_run(opened, run)
+    say(f"{run}: {', '.join(f'{count} {kind}' for kind, count in sorted(found.proved.items()))} as written")
+    if found.unproved:
+        kinds = ", ".join(f"{count} {ending}" for ending, count in sorted(found.unproved.items()))
+        say(f"without a digest, and decide nothing: {kinds}")
+    for problem in found.problems:
+        print(f"damaged: {problem}", file=sys.stderr)
+    if set_aside:
+        for line in set_damaged_aside(opened, run, found):
+            say(line)
+    if found.problems:
+        raise typer.Exit(USAGE)

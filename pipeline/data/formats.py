@@ -20,7 +20,9 @@ CODECS = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz"
 KNOWN = ".jsonl, .json, .ndjson (plain or with .gz, .zst, .bz2, .xz), .parquet, token files (.npy with .csv.gz, .bin with .idx, .ds with .ds.index)"
 MAGIC_BYTES = 8
 
-_FORMATS = dict.fromkeys(LINES, "lines") | {".parquet": "parquet"} | dict.fromkeys((".npy", ".bin", ".ds"), "tokens")
+_FORMATS = (
+    dict.fromkeys(LINES, "lines") | {".parquet": "parquet"} | dict.fromkeys((".npy", ".bin", ".ds"), "tokens")
+)
 _BOUNDARIES = (".csv.gz", ".idx", ".ds.index", ".ds.metadata")
 """Beside a token file (pipeline.data.token_files)."""
 _MAGIC = (

@@ -97,7 +97,8 @@ def test_users_errors_come_back_as_one_line_that_names_the_source_and_publish_no
     with pytest.raises(SourceError, match=r"^damaged: .*a\.jsonl: \d+ bytes now.*$"):
         stage("damaged", line * 3)
     with pytest.raises(
-        SourceError, match=r"^sources\.broken: 1 of 4 lines are unreadable.*quarantine/g00000\.jsonl \(1 bad_json\)$"
+        SourceError,
+        match=r"^sources\.broken: 1 of 4 lines are unreadable.*quarantine/g00000\.jsonl \(1 bad_json\)$",
     ):
         stage("broken", line * 3 + b"{half\n")
     with pytest.raises(SourceError, match=r"^sources\.hollow: no documents to train on .*'empty': 2"):
