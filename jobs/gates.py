@@ -86,12 +86,26 @@ def gate_value(
     found: Any = {**evaluation, "mixture": mixture_average(evaluation["heldout"], stage.mixture)}
     for part in gate.metric.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
+    if found is None and _is_known(gate.metric, evaluation):
+        raise GateRefused(
+            f"gate of {stage_name}: {gate.metric} is null: the evaluation could not measure it (log-probabilities that are no "
+            f"numbers, or nothing scored); to go on all the same: --accept-gate {stage_name}"
+        )
     if not isinstance(found, int | float) or isinstance(found, bool):
         raise GateBlocked(
             f"gate of {stage_name}: {gate.metric} is no number in its evaluation; "
             "name one such as mixture.model.bits_per_byte or tasks.arc_easy_rc_0shot.accuracy"
         )
     return float(found)
+
+
+def _is_known(metric: str, evaluation: Mapping[str, Any]) -> bool:
+    """Whether the evaluation names the number, whatever it is."""
+    *places, last = metric.split(".")
+    found: Any = evaluation
+    for part in places:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return isinstance(found, Mapping) and last in found
 
 
 def accept_gate(storage: Storage, run: str, stage: str) -> None:

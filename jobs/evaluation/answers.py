@@ -18,7 +18,7 @@ _STATED = re.compile(r"[Aa]nswer is:?\s*\$?(-?\s?\$?\d[\d,]*(?:\.\d+)?)")
 
 
 def gsm8k_answer(text: str) -> str | None:
-    """The number after 'the answer is' or '####', else the last number, without commas, sign `$` or a zero fraction."""
+    """The number after 'the answer is' or '####', else the last number, in one spelling (`plain_number`)."""
     if "####" in text:
         text = text.rsplit("####", 1)[1]
     stated = _STATED.findall(text)
@@ -26,7 +26,18 @@ def gsm8k_answer(text: str) -> str | None:
     if not found:
         return None
     number = (stated[0] if stated else found[-1]).replace(",", "").replace("$", "").replace(" ", "")
-    return re.sub(r"\.0+$", "", number)
+    return plain_number(number)
+
+
+def plain_number(text: str) -> str:
+    """A decimal number in its shortest spelling: 1200.50 is 1200.5, 05 is 5, -0 is 0; anything else as it is."""
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?", text):
+        return text
+    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+    whole, _, fraction = digits.partition(".")
+    whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
+    plain = f"{whole}.{fraction}" if fraction else whole
+    return plain if plain == "0" else sign + plain
 
 
 def math_answer(text: str) -> str | None:
@@ -94,7 +105,7 @@ def normalise_math(answer: str) -> str:
     text = re.sub(r"^\((?=[A-Z]\)$)|(?<=^\([A-Z])\)$", "", text)
     text = re.sub(r"(?<![\d.])\.(?=\d)", "0.", text)
     text = re.sub(r"(?<=\d)\.0+(?!\d)", "", text)
-    return text.rstrip(".")
+    return plain_number(text.rstrip("."))
 
 
 def same_math(prediction: str | None, gold: str) -> bool:

@@ -45,6 +45,8 @@ class Generation:
     stops: tuple[str, ...]
     score: Score | None = None
     """Judges a completion by reading it."""
+    answered: Callable[[str], bool] = lambda completion: bool(completion.strip())
+    """Whether a completion holds an answer at all."""
     program: Callable[[Mapping[str, Any], str], str] | None = None
     """Judges a completion by running what this builds from the document and it."""
 
@@ -73,9 +75,19 @@ def generation_of(task: Task) -> Generation:
     if not task.generative:
         raise ValueError(f"evaluation: {task.label} is scored by log-likelihood, not generated")
     if task.family == "gsm8k":
-        return Generation(max_new_tokens=512, stops=("Question:", "\n\n"), score=gsm8k_right)
+        return Generation(
+            max_new_tokens=512,
+            stops=("Question:", "\n\n"),
+            score=gsm8k_right,
+            answered=lambda text: gsm8k_answer(text) is not None,
+        )
     if task.family.startswith("minerva_math"):
-        return Generation(max_new_tokens=1024, stops=("Problem:", "I hope it is correct."), score=math_right)
+        return Generation(
+            max_new_tokens=1024,
+            stops=("Problem:", "I hope it is correct."),
+            score=math_right,
+            answered=lambda text: math_answer(text) is not None,
+        )
     if task.family == "humaneval":
         return Generation(max_new_tokens=512, stops=HUMANEVAL_STOPS, program=humaneval_program)
     if task.family == "mbpp":
@@ -132,14 +144,16 @@ def generative_metrics(
     answers: Sequence[Sequence[Answer]],
     ks: Sequence[int] = (1,),
 ) -> dict[str, Any]:
-    """Questions, samples a question, the metric with its standard error over questions, and pass@k for every k that the
+    """Questions, samples a question, questions in which no sample holds an answer, the metric with its standard error over questions, and pass@k for every k that the
     number of samples allows."""
     samples = len(answers[0]) if answers else 0
+    answered = generation_of(task).answered
     result: dict[str, Any] = {
         "requests_sha256": records_digest(records),
         "questions": len(records),
         "samples": samples,
         "skipped": 0,
+        "unanswered": sum(not any(answered(answer["text"]) for answer in given) for given in answers),
     }
     for k in sorted({1, *ks}):
         if k == 1:

@@ -26,6 +26,9 @@ class TaskMetrics:
     """Scored questions: the n of every mean below."""
     skipped: int
     """Questions left out because a continuation is longer than the model's window."""
+    invalid: int
+    """Questions with a log-probability that is no number. Where there is one, every score below is None: a model that says
+    NaN answers nothing."""
     accuracy: float | None
     accuracy_stderr: float | None
     accuracy_per_token: float | None
@@ -55,6 +58,9 @@ def task_metrics(requests: Sequence[Request], scores: Sequence[Score | None]) ->
     scored = [
         _Question.build(rows) for rows in questions.values() if all(score is not None for _, score in rows)
     ]
+    invalid = sum(not question.valid for question in scored)
+    if invalid:
+        scored = []
     choosable = [question for question in scored if len(question.choices) > 1]
     gold = [question.gold for question in scored]
     bits = [-score.log_probability / math.log(2) / score.bytes for score in gold if score.bytes]
@@ -74,7 +80,8 @@ def task_metrics(requests: Sequence[Request], scores: Sequence[Score | None]) ->
     }
     return TaskMetrics(
         questions=len(scored),
-        skipped=len(questions) - len(scored),
+        skipped=sum(any(score is None for _, score in rows) for rows in questions.values()),
+        invalid=invalid,
         **{name: mean(values) for name, values in correct.items()},
         **{f"{name}_stderr": standard_error(values) for name, values in correct.items()},
         chance=mean(len(question.golds) / len(question.choices) for question in choosable),
@@ -117,6 +124,11 @@ class _Question:
             if request.gold:
                 golds.add(request.choice)
         return cls(choices=dict(sorted(choices.items())), twins=twins, golds=frozenset(golds))
+
+    @property
+    def valid(self) -> bool:
+        every = (*self.choices.values(), *self.twins.values())
+        return all(math.isfinite(score.log_probability) for score in every)
 
     @property
     def gold(self) -> Score:

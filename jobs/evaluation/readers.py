@@ -98,19 +98,89 @@ def _serialised(data: Path, location: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_serialised(data: Path, location: str) -> Iterator[Request]:
-    for record in _serialised(data, location):
-        label = record["label"]
-        # An integer label names the gold choice; anything else (a text, a list of texts, nothing) comes with one
-        # request a question, whose continuation is the gold answer.
-        gold = record["idx"] == label if isinstance(label, int) else True
-        yield Request(
-            context=record["request"]["context"],
-            continuation=record["request"]["continuation"],
-            group=str(record["doc_id"] % UNCONDITIONAL_OFFSET),
-            choice=record["idx"],
-            gold=gold,
-            unconditional=record["doc_id"] >= UNCONDITIONAL_OFFSET,
+    path = data / "oe_eval_tasks" / location / "requests.jsonl.gz"
+    questions: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    for number, record in enumerate(_serialised(data, location), start=1):
+        _check_record(path, number, record)
+        questions.setdefault(record["doc_id"], []).append((number, record))
+    for doc_id, rows in questions.items():
+        golds = _gold_choices(path, rows)
+        for _, record in rows:
+            yield Request(
+                context=record["request"]["context"],
+                continuation=record["request"]["continuation"],
+                group=str(doc_id % UNCONDITIONAL_OFFSET),
+                choice=record["idx"],
+                gold=record["idx"] in golds,
+                unconditional=doc_id >= UNCONDITIONAL_OFFSET,
+            )
+
+
+def _check_record(path: Path, number: int, record: Any) -> None:
+    """Raise EvaluationDataError, naming the line, for a record that is not a request (docs/evaluation.md)."""
+    if not isinstance(record, dict):
+        raise EvaluationDataError(f"{path}, line {number}: not a JSON object")
+    for name in ("doc_id", "idx"):
+        value = record.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise EvaluationDataError(
+                f"{path}, line {number}: {name} is {value!r}; it must be a whole number from 0, which says which "
+                f"{'question' if name == 'doc_id' else 'choice'} this is"
+            )
+    request = record.get("request")
+    for name in ("context", "continuation"):
+        if not isinstance(request, dict) or not isinstance(request.get(name), str):
+            raise EvaluationDataError(f"{path}, line {number}: request.{name} is missing or no text")
+    if not request["continuation"]:  # type: ignore[index]
+        raise EvaluationDataError(
+            f"{path}, line {number}: request.continuation is empty; there is nothing to score"
         )
+
+
+def _gold_choices(path: Path, rows: list[tuple[int, dict[str, Any]]]) -> set[int]:
+    """The choice that is right: of a single one that one, of several the one that every `label` names.
+
+    A label is a whole number counted from 0 (also as text, or as 1.0), or a letter from A. Raises EvaluationDataError.
+    """
+    number, first = rows[0]
+    choices = [record["idx"] for _, record in rows]
+    question = f"question {first['doc_id'] % UNCONDITIONAL_OFFSET}"
+    if len(set(choices)) < len(choices):
+        raise EvaluationDataError(f"{path}, line {number}: {question} has a choice (idx) twice")
+    if len(choices) == 1:
+        return set(choices)
+    golds = set()
+    for line, record in rows:
+        label = record.get("label")
+        gold = _label_choice(label)
+        if gold is None or gold not in choices:
+            raise EvaluationDataError(
+                f"{path}, line {line}: label is {label!r}, and {question} has the choices "
+                f"{', '.join(map(str, sorted(choices)))}; write the number of the right one, counted from 0, or its letter"
+            )
+        golds.add(gold)
+    if len(golds) > 1:
+        raise EvaluationDataError(
+            f"{path}, line {number}: the labels of {question} name choices {', '.join(map(str, sorted(golds)))}; exactly "
+            "one is right"
+        )
+    return golds
+
+
+def _label_choice(label: Any) -> int | None:
+    if isinstance(label, bool):
+        return None
+    if isinstance(label, int):
+        return label
+    if isinstance(label, float):
+        return int(label) if label.is_integer() else None
+    if isinstance(label, str):
+        text = label.strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+        if len(text) == 1 and "A" <= text <= "Z":
+            return ord(text) - ord("A")
+    return None
 
 
 def _read_copa(data: Path, split: str) -> Iterator[Request]:

@@ -28,6 +28,7 @@ _ACCURACIES = ("accuracy", "accuracy_per_token", "accuracy_per_char", "accuracy_
 TASK = (
     "questions",
     "skipped",
+    "invalid",
     *_ACCURACIES,
     *(f"{name}_stderr" for name in _ACCURACIES),
     "chance",
@@ -39,6 +40,7 @@ TASK = (
 GOLD_ONLY = (
     "questions",
     "skipped",
+    "invalid",
     "bits_per_byte",
     "bits_per_byte_stderr",
     "nats_per_token",
@@ -112,5 +114,12 @@ def gate_metrics(recipe: Recipe, stage: StageSpec) -> Iterator[str]:
                 continue
             numbers = GOLD_ONLY if task.gold_only else TASK
             if task.generative:
-                numbers = ("questions", "samples", "skipped", task.metric, f"{task.metric}_stderr")
+                numbers = (
+                    "questions",
+                    "samples",
+                    "skipped",
+                    "unanswered",
+                    task.metric,
+                    f"{task.metric}_stderr",
+                )
             yield from (f"tasks.{task.label}.{number}" for number in (*numbers, "shots"))

@@ -13,7 +13,9 @@ from jobs.evaluation.tasks import MATH_SUBJECTS
     ("text", "answer"),
     [
         ("She makes 9 * 2 = $18 every day. So the answer is 18.", "18"),
-        ("So the answer is $1,234.50.", "1234.50"),
+        ("So the answer is $1,234.50.", "1234.5"),
+        ("the answer is 05", "5"),
+        ("#### 1200.50", "1200.5"),
         ("So the answer is - 10.", "-10"),
         ("9*2=18\n#### 2,125", "2125"),
         ("He has 5 apples and 7 pears", "7"),
