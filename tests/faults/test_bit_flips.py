@@ -59,12 +59,7 @@ def kind_of(key: str) -> str:
 
 def harmless(key: str) -> bool:
     name = key.rpartition("/")[2]
-    return (
-        name.endswith((".beat", ".end"))
-        or ".probe" in key
-        or "/stacks/" in key
-        or "/ray-train/" in key
-    )
+    return name.endswith((".beat", ".end")) or ".probe" in key or "/stacks/" in key or "/ray-train/" in key
 
 
 def readings(storage: Storage, run: str) -> dict[str, str]:
