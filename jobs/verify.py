@@ -2,7 +2,7 @@
 
 Records prove themselves (pipeline.records), and so do log parts and metric segments; shards, milestones, tokenizers, laid-out
 text and reports are proved by the record that vouches for them. What no digest covers is counted and said: heartbeats,
-stacks and quarantined lines decide nothing.
+and stacks decide nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jobs.runs import read_run
 from jobs.training.checkpoint_files import DamagedMilestone, milestone_problem, read_tokenizer_file
 from jobs.training.initial_checkpoint import initial_names, initial_pin_key
 from jobs.training.metric_log import read_segment
+from jobs.training.retention import csv_problem
 from jobs.training.set_aside import check_marker, set_aside
 from pipeline.dag.store import StepStore
 from pipeline.data.manifest import Manifest
@@ -27,8 +28,8 @@ from pipeline.data.verified import hash_object
 from pipeline.records import DamagedRecord, unseal_lines
 from pipeline.storage import Storage
 
-UNPROVED = (".beat", ".end", ".txt", ".jsonl", ".csv")
-"""Ends of names that no digest covers, where they are no log part and no metric segment: nothing is decided by them."""
+UNPROVED = (".beat", ".end", ".txt")
+"""Ends of names that no digest covers, where they are no log part: nothing is decided by them."""
 
 
 @dataclass(kw_only=True)
@@ -114,10 +115,16 @@ def _step(storage: Storage, kind: str, step_key: str, found: Verified) -> None:
         case "shards" if f"{step_key}/manifest.json" in keys:
             manifest = found.check("manifest", lambda: Manifest.load(storage, step_key))
             if manifest is not None:
-                found.check("shards", lambda: manifest.verify(storage, full=True))
+                for entry in (*manifest.shards, *manifest.heldout):
+                    key = f"{step_key}/{entry.key}"
+                    found.check("shard", lambda key=key, want=entry.sha256: _same(storage, key, want))
         case "tokenizer" if receipt:
             digest = receipt.get("sha256", "")
             found.check("tokenizer", lambda: read_tokenizer_file(storage, receipt["tokenizer"], digest))
+        case "cleaning" if receipt:
+            for file in receipt["pin"]["files"]:
+                key = f"{receipt['pin']['location']}/{file['path']}"
+                found.check("cleaned text", lambda key=key, want=file["sha256"]: _same(storage, key, want))
         case "report" if receipt and receipt.get("sha256"):
             found.check("report", lambda: _same(storage, receipt["report"], receipt["sha256"]))
         case "stage":
@@ -145,9 +152,19 @@ def _file(storage: Storage, key: str, found: Verified) -> None:
         found.check("record", lambda: storage.read_json(key))
     elif "/log/" in key and name.endswith(".txt"):
         found.check("log part", lambda: unseal_lines(storage.read_bytes(key), storage.uri(key)))
+    elif "/quarantine/" in key:
+        found.check("quarantine", lambda: unseal_lines(storage.read_bytes(key), storage.uri(key)))
+    elif name == "checkpoints.csv":
+        found.check("checkpoints.csv", lambda: _table(storage, key))
     else:
         ending = next((ending for ending in UNPROVED if name.endswith(ending)), "other")
         found.unproved[ending] += 1
+
+
+def _table(storage: Storage, key: str) -> None:
+    problem = csv_problem(storage.read_bytes(key).decode(errors="replace"))
+    if problem:
+        raise DamagedRecord(f"{storage.uri(key)}: {problem}")
 
 
 def _same(storage: Storage, key: str, sha256: str) -> None:

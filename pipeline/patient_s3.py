@@ -47,8 +47,9 @@ class PatientS3(S3FileSystem):
 
     def split_path(self, path: str) -> tuple[str, str, str | None]:
         """Bucket and key, as they are: no `?versionId=` is cut off a name."""
+        trail = path[len(path.rstrip("/")) :]  # other tools keep objects that are called "folder/"
         bucket, _, key = cast(str, self._strip_protocol(path)).lstrip("/").partition("/")
-        return bucket, key, None
+        return bucket, key + trail if key else key, None
 
     async def _call_s3(self, method: str, *akwarglist: Any, **kwargs: Any) -> Any:
         body = kwargs.get("Body")

@@ -62,7 +62,7 @@ class Storage:
 
             register()  # whatever another library has put there since
         try:
-            fs, root = fsspec.core.url_to_fs(url)
+            fs, root = _opened(url)
         except (ValueError, ImportError) as error:
             raise StorageError(
                 f"storage: {url!r} cannot be opened ({error}); use a directory or s3://..."
@@ -193,13 +193,11 @@ class Storage:
         with _MEMORY_CREATE if self.fs.protocol == "memory" else contextlib.nullcontext():
             try:
                 self._ask(lambda: self.fs.pipe_file(path, data, mode="create"))
-            except FileExistsError:
-                return False
             except OSError as error:
-                if not _precondition_failed(error):
+                if not isinstance(error, FileExistsError) and not _precondition_failed(error):
                     raise
-                # A client library retries a put whose answer was lost, and is then refused by its own object.
-                return self.read_bytes(key) == data
+                # A put whose answer was lost is asked again, and is then refused by its own object.
+                return self.fs.protocol != "memory" and self.read_bytes(key) == data
             return True
 
     def create_json(self, key: str, value: Any) -> bool:
@@ -309,6 +307,14 @@ class Storage:
         file = open(path, "wb")  # noqa: SIM115 - the caller closes it
         self._rights.share(file.fileno())
         return file
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The filesystem of a place and the path in it. A path never reaches fsspec's parser, which reads `a::b` as a chain."""
+    if "://" in url:
+        return fsspec.core.url_to_fs(url)
+    fs = LocalFileSystem()
+    return fs, str(fs._strip_protocol(url))
 
 
 def _precondition_failed(error: OSError) -> bool:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from curriculum.schema import Recipe, StageSpec
 from curriculum.tokens import stage_steps, tokens_before
 from jobs.commands.terminal import byte_size
 from jobs.launch import Planned
@@ -146,9 +147,23 @@ def print_plan(
         out.print(
             f"{name}: {flops.total / 1e9:.4g} GFLOPs a token with the LM head, {(flops.total - flops.lm_head) / 1e9:.4g} without, "
             f"{flops.blocks / 1e9:.4g} in the blocks alone, as published tables count (six operations a multiply-accumulate, "
-            f"only visible keys); a milestone is {checkpoint_bytes(recipe.model, stage.optimizer):,} bytes",
+            f"only visible keys); a milestone is {checkpoint_bytes(recipe.model, stage.optimizer):,} bytes{_kept(recipe, stage)}",
             markup=False,
         )
+
+
+def _kept(recipe: Recipe, stage: StageSpec) -> str:
+    """What checkpoints cost in storage: those of the permanent interval, and the newest ones while the stage trains."""
+    runtime, one = recipe.runtime, checkpoint_bytes(recipe.model, stage.optimizer)
+    every = runtime.permanent_checkpoint_every_steps
+    forever = (stage_steps(stage) - 1) // every if every else 0
+    newest = runtime.keep_checkpoints
+    told = f"; while it trains the newest {newest} stay ({byte_size(newest * one)})"
+    return told + (
+        f", and for ever one every {every:,} steps: {forever} of them, {byte_size(forever * one)}"
+        if forever
+        else ""
+    )
 
 
 def _drawn(draw: Draw) -> str:

@@ -1,9 +1,8 @@
 """Which milestones are kept, and `checkpoints.csv`, which tells people what there is.
 
-Kept are: the first milestone, the newest few (`runtime.keep_checkpoints`), every one at which a stage ends or some run's stage stops, every one of the
-permanent interval, every one that some run has yet to evaluate, and every one that is pinned (something reads it now, or
-started from it). The others are ephemeral:
-they are what a crash falls back on, and go when a newer one is complete. What runs name and what is pinned is asked of
+Kept are: the first milestone, the newest few (`runtime.keep_checkpoints`), every one at which a stage ends or some run's stage
+stops, every one of the permanent interval, every one that some run has yet to evaluate, and every one that is pinned (something
+reads it now). The others are ephemeral: they are what a crash falls back on, and go when newer ones are complete. What runs name and what is pinned is asked of
 storage at that moment; nothing is deleted by its age.
 """
 
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import os
 import re
@@ -29,7 +29,8 @@ from pipeline.dag.store import StepStore
 from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
-CSV_COLUMNS = ("stage", "step", "tokens_in_stage", "tokens_total", "permanent", "path")
+CSV_COLUMNS = ("stage", "step", "tokens_in_stage", "tokens_total", "permanent", "path", "check")
+"""`check` is the beginning of the sha256 of the columns before it."""
 BEAT_SECONDS = 30.0
 """Between two beats of a pin."""
 PIN_SECONDS = 600.0
@@ -71,9 +72,7 @@ class Retention:
                 continue  # without its marker gone the data stays
             self._delete(data, failed)
         named = {marker["data"].rpartition("/")[2] for marker in markers.values()}
-        unread = (
-            set(self._store.milestones()) - markers.keys()
-        )  # markers that could not be read: their data stays
+        unread = set(self._store.milestones()) - markers.keys()  # damaged markers: their data stays
         for name in self._storage.children(f"{self._store.key}/checkpoints"):
             match = _DATA.fullmatch(name)
             if match is None or name in named or int(match["step"]) in unread:
@@ -99,16 +98,15 @@ class Retention:
         table = csv.writer(text, lineterminator="\n")
         table.writerow(CSV_COLUMNS)
         for step, marker in markers.items():
-            table.writerow(
-                [
-                    marker["stage"],
-                    step,
-                    marker["tokens_in_stage"],
-                    marker["tokens_total"],
-                    "yes" if step in kept else "no",
-                    self._storage.uri(marker["data"]),
-                ]
-            )
+            row = [
+                str(marker["stage"]),
+                str(step),
+                str(marker["tokens_in_stage"]),
+                str(marker["tokens_total"]),
+                "yes" if step in kept else "no",
+                self._storage.uri(marker["data"]),
+            ]
+            table.writerow([*row, _check(row)])
         self._storage.write_bytes(f"{self._store.key}/checkpoints.csv", text.getvalue().encode())
 
     def _current(self) -> dict[int, dict[str, Any]]:
@@ -137,6 +135,21 @@ class Retention:
             *awaiting_evaluation(self._storage, self._store.key, steps),
             *self._pins.live(),
         }
+
+
+def csv_problem(text: str) -> str:
+    """What is wrong with a `checkpoints.csv`; empty when every row is what was written, or has no check (older ones)."""
+    header, *rows = list(csv.reader(io.StringIO(text))) or [[]]
+    if tuple(header) == CSV_COLUMNS[:-1]:
+        return ""
+    if tuple(header) != CSV_COLUMNS:
+        return "its first line is not the names of its columns"
+    wrong = [number for number, row in enumerate(rows, start=2) if not row or row[-1] != _check(row[:-1])]
+    return f"line {wrong[0]} is not what was written" if wrong else ""
+
+
+def _check(row: list[str]) -> str:
+    return hashlib.sha256("\0".join(row).encode()).hexdigest()[:16]
 
 
 class PinWatch:

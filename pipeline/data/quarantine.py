@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from pipeline.records import seal_lines
 from pipeline.storage import Storage
 
 MAX_KEPT_BYTES = 16 << 20
@@ -36,4 +37,4 @@ class Quarantine:
         self._records.append(json.dumps(record).encode() + b"\n")
 
     def write(self, storage: Storage, key: str) -> None:
-        storage.write_bytes(key, b"".join(self._records))
+        storage.write_bytes(key, seal_lines(b"".join(self._records)))

@@ -11,6 +11,7 @@ from curriculum.errors import InputError, nearest
 from pipeline.data.accounts import account_line
 from pipeline.data.errors import ShardError
 from pipeline.data.manifest import Manifest
+from pipeline.records import unseal_lines
 from pipeline.storage import Storage
 
 
@@ -65,7 +66,7 @@ def quarantined(storage: Storage, output: str, limit: int) -> Iterator[dict[str,
     """The first bad lines of a staged source, of its finished groups in order: file, line, reason, detail, head."""
     left = limit
     for key in storage.keys(f"{output}/quarantine"):
-        for line in storage.read_bytes(key).splitlines():
+        for line in unseal_lines(storage.read_bytes(key), storage.uri(key)).splitlines():
             if left <= 0:
                 return
             left -= 1

@@ -13,10 +13,104 @@ from dataclasses import dataclass
 class Kind:
     name: str
     meaning: str
-    elsewhere: int
-    """Places beside the ones first seen where the same kind was found, and mended."""
+    elsewhere: int | None
+    """Places beside the ones first seen where the same kind was found, and mended; None: not counted yet."""
     tests: tuple[str, ...]
 
 
 PROCESS = "process"
-KINDS: tuple[Kind, ...] = ()
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        name="K1",
+        meaning="a source is trusted by its name",
+        elsewhere=None,
+        tests=("pipeline/data/test_pins.py::*", "jobs/test_sources.py::*"),
+    ),
+    Kind(
+        name="K2",
+        meaning="bytes of somebody else are believed",
+        elsewhere=5,
+        tests=(
+            "pipeline/data/test_token_files.py::*",
+            "pipeline/data/test_tokenizer_proof.py::*",
+            "jobs/test_tokenizer_source.py::*",
+            "jobs/training/test_initial_checkpoint.py::*",
+        ),
+    ),
+    Kind(
+        name="K3",
+        meaning="documents lost, doubled or spoilt, and no word",
+        elsewhere=1,
+        tests=(
+            "pipeline/data/test_source_files.py::*",
+            "pipeline/data/test_finish.py::*",
+            "pipeline/data/test_accounts.py::*",
+            "pipeline/data/test_inspect.py::*",
+            "pipeline/data/test_cleaning.py::*",
+        ),
+    ),
+    Kind(
+        name="K4-K6",
+        meaning="recipes: mappings that cannot be replaced, numbers without bounds, what a plan could have known",
+        elsewhere=None,
+        tests=(
+            "curriculum/test_load.py::*",
+            "curriculum/test_bounds.py::*",
+            "jobs/plan/test_fuzz.py::*",
+        ),
+    ),
+    Kind(
+        name="K7",
+        meaning="paths taken for patterns, places mistaken",
+        elsewhere=None,
+        tests=(
+            "pipeline/test_places.py::*",
+            "pipeline/test_answers.py::test_no_name*",
+            "pipeline/test_answers.py::*brackets*",
+        ),
+    ),
+    Kind(
+        name="K11",
+        meaning="a number that says more than it knows",
+        elsewhere=None,
+        tests=(
+            "jobs/commands/test_compare.py::*",
+            "jobs/evaluation/test_comparison.py::*",
+            "benchmarks/test_coverage.py::*",
+        ),
+    ),
+    Kind(
+        name="K14",
+        meaning="storage that stumbles ends what it should not",
+        elsewhere=None,
+        tests=("pipeline/test_answers.py::*", "faults/test_outages.py::*"),
+    ),
+    Kind(
+        name="K15",
+        meaning="a checkpoint, or another durable file, is trusted by its size",
+        elsewhere=2,
+        tests=(
+            "jobs/training/test_damaged_milestone.py::*",
+            "pipeline/test_records.py::*",
+            "faults/test_bit_flips.py::*",
+        ),
+    ),
+    Kind(
+        name="K16",
+        meaning="a score that is wrong or says less than it should",
+        elsewhere=None,
+        tests=("jobs/evaluation/test_own_records.py::*", "jobs/evaluation/test_scaling.py::*"),
+    ),
+    Kind(
+        name="K17",
+        meaning="the sandbox for generated programs",
+        elsewhere=None,
+        tests=("jobs/evaluation/test_sandbox.py::*",),
+    ),
+    Kind(
+        name="K18",
+        meaning="what only watches can hang or end a run; absence taken as proof",
+        elsewhere=None,
+        tests=("jobs/training/test_tracking.py::*", "jobs/training/test_watchdog.py::*"),
+    ),
+)

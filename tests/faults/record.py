@@ -95,7 +95,10 @@ def write_table(rows: list[Row], stale: set[tuple[str, str]]) -> str:
         "",
         "| kind | what it is | other places found |",
         "|---|---|---:|",
-        *(f"| {kind.name} | {kind.meaning} | {kind.elsewhere} |" for kind in KINDS),
+        *(
+            f"| {kind.name} | {kind.meaning} | {'' if kind.elsewhere is None else kind.elsewhere} |"
+            for kind in KINDS
+        ),
         f"| {PROCESS} | real signals on real processes | |",
         "",
         f"| {' | '.join(HEADER)} |",

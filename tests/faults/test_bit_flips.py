@@ -40,8 +40,6 @@ TABLE = ROOT / "docs" / "bit_flips.md"
 HARMLESS = {
     "beat": "heartbeats of leases that are over",
     "end": "marks of leases that are over, which are empty",
-    "csv": "written for people, read by nothing",
-    "jsonl.quarantine": "lines that were not used, for people",
     "probe": "proofs that storage can be written",
 }
 """Kinds of files that nobody decides anything by."""
@@ -61,13 +59,7 @@ def kind_of(key: str) -> str:
 
 def harmless(key: str) -> bool:
     name = key.rpartition("/")[2]
-    return (
-        name.endswith((".beat", ".end", ".csv"))
-        or "/quarantine" in key
-        or ".probe" in key
-        or "/stacks/" in key
-        or "/ray-train/" in key
-    )
+    return name.endswith((".beat", ".end")) or ".probe" in key or "/stacks/" in key or "/ray-train/" in key
 
 
 def readings(storage: Storage, run: str) -> dict[str, str]:

@@ -43,3 +43,10 @@ def test_what_is_nearly_a_url_is_refused_with_what_was_meant(given: str, meant: 
 )
 def test_a_folder_is_a_folder(place: str) -> None:
     assert check_place(place) == place
+
+
+def test_a_name_with_two_colons_is_a_name_like_any_other(tmp_path) -> None:
+    storage = Storage(f"{tmp_path}/simplecache::x[1]*")
+    storage.write_bytes("a", b"1")
+    assert (tmp_path / "simplecache::x[1]*" / "a").read_bytes() == b"1"
+    assert Storage(storage.url).read_bytes("a") == b"1"
