@@ -71,6 +71,10 @@ class Storage:
         self.local = isinstance(fs, LocalFileSystem)
         self.root = os.path.abspath(root) if self.local else root.rstrip("/")
         self.url = self.root if self.local else fs.unstrip_protocol(self.root)
+        if self.local and (file := _file_on_the_way(self.root)):
+            raise StorageError(
+                f"storage: {url!r} cannot be a directory, because {file!r} is a file; choose another --storage"
+            )
         self._waits_itself = self.local or fs.protocol == "memory" or "s3" in fs.protocol
         self._rights = GroupRights(self.root) if self.local else None
 
@@ -315,6 +319,13 @@ def _opened(url: str) -> tuple[Any, str]:
         return fsspec.core.url_to_fs(url)
     fs = LocalFileSystem()
     return fs, str(fs._strip_protocol(url))
+
+
+def _file_on_the_way(path: str) -> str:
+    """The nearest ancestor of `path`, or itself, that exists and is no directory; empty when there is none."""
+    while path and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path if path and not os.path.isdir(path) and os.path.exists(path) else ""
 
 
 def _precondition_failed(error: OSError) -> bool:

@@ -11,7 +11,6 @@ from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, StageSpec
 from jobs.evaluation.suites import SuiteError, find_suite, suite_tasks
 from jobs.graph import used_sources
-from jobs.steps.cleaning import check_cleaning
 
 LENGTHS = ("nats_per_token", "bits_per_byte")
 MIXTURE_CONCEPT = ("ncp_loss", "ncp_r2", "vq_loss")
@@ -123,3 +122,14 @@ def gate_metrics(recipe: Recipe, stage: StageSpec) -> Iterator[str]:
                     f"{task.metric}_stderr",
                 )
             yield from (f"tasks.{task.label}.{number}" for number in (*numbers, "shots"))
+
+
+def check_cleaning(recipe: Recipe) -> None:
+    """Raise SourceError for a setting that the source's filter does not take."""
+    if not any(source.clean is not None and source.clean.settings for source in recipe.sources.values()):
+        return
+    from pipeline.data.filters import check_settings  # brings datatrove
+
+    for name, source in recipe.sources.items():
+        if source.clean is not None:
+            check_settings(f"sources.{name}.clean", source.clean)

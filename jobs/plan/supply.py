@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from curriculum.errors import RecipeError
 from curriculum.schema import Recipe, StageSpec
 from curriculum.tokens import stage_steps
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
-from pipeline.data.manifest import Manifest
 from pipeline.data.order import Order
 from pipeline.storage import Storage
+
+if TYPE_CHECKING:
+    from pipeline.data.manifest import Manifest
 
 _MANY = 2**40
 """Stands for a source's windows where only the number drawn is asked: larger than any number of draws in a block."""
@@ -87,6 +90,8 @@ def _stage(
 
 
 def _manifest(storage: Storage, step: Step | None) -> Manifest | None:
+    from pipeline.data.manifest import Manifest  # brings pyarrow
+
     if step is None or not step.known or not step_store(storage, step).done(step):
         return None
     return Manifest.load(storage, step.key)

@@ -34,17 +34,6 @@ def execute(recipe: Recipe, context: StepContext) -> dict[str, Any]:
     )
 
 
-def check_cleaning(recipe: Recipe) -> None:
-    """Raise SourceError for a setting that the source's filter does not take."""
-    if not any(source.clean is not None and source.clean.settings for source in recipe.sources.values()):
-        return
-    from pipeline.data.filters import check_settings  # brings datatrove
-
-    for name, source in recipe.sources.items():
-        if source.clean is not None:
-            check_settings(f"sources.{name}.clean", source.clean)
-
-
 def cleaned(context: StepContext, source: str) -> tuple[Pin, dict[str, Any]] | None:
     """The pin and the counts of a source that this run cleans; None if it does not."""
     step = context.steps.get(f"clean-{source}")

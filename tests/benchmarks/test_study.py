@@ -75,7 +75,12 @@ def test_a_model_is_compared_at_the_rate_that_did_best_over_the_seeds(tmp_path: 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch) -> None:
     storage = Storage(str(tmp_path / "store"))
     stage_prose(storage, "shards", vocab_size=258)
-    small = ("stage1.tokens=1024", "stage1.global_batch_tokens=256", "stage1.evaluation.heldout_tokens=2000")
+    small = (
+        "stage1.tokens=1024",
+        "stage1.global_batch_tokens=256",
+        "stage1.schedule.warmup_steps=2",
+        "stage1.evaluation.heldout_tokens=2000",
+    )
     planned = PlannedRun(name="a", phase="test", recipe="study-ncp", seed=3, overrides=small)
 
     whole = StudyRun(planned, tmp_path / "whole", storage, "shards")

@@ -53,23 +53,28 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
 def test_a_storage_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file, not a directory")
     code, output = ncp(tmp_path / "store", "run", "demo")
-    assert code == 2 and "is not writable" in output and output.count("\n") == 1, output
+    assert code == 2 and "is a file; choose another --storage" in output and output.count("\n") == 1, output
 
 
 def test_a_command_that_met_a_full_disk_ends_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", lambda: Path("/dev/full").write_bytes(b"x"))
+    monkeypatch.setattr(cli, "app", lambda *_, **__: Path("/dev/full").write_bytes(b"x"))
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == FAILED
     assert "No space left on device; make room and give the command again" in capsys.readouterr().err
 
 
-def test_an_error_that_nobody_foresaw_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "app", lambda: Path("/nowhere/at/all").read_bytes())
-    with pytest.raises(FileNotFoundError):
+def test_an_error_that_nobody_foresaw_keeps_its_traceback_and_says_that_it_is_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "app", lambda *_, **__: Path("/nowhere/at/all").read_bytes())
+    with pytest.raises(SystemExit) as ended:
         cli.main()
+    assert ended.value.code == FAILED
+    told = capsys.readouterr().err
+    assert "FileNotFoundError" in told and "this is a bug in ncp" in told
 
 
 def test_a_source_without_a_location_or_without_files_is_refused(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_probe_accepts_a_good_backend_and_leaves_nothing(storage: Storage) -> No
 
 def test_probe_refuses_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"not writable.*choose another --storage"):
+    with pytest.raises(StorageError, match=r"is a file; choose another --storage"):
         Storage(str(tmp_path / "file")).probe()
 
 

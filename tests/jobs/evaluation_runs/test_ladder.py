@@ -133,7 +133,7 @@ def test_the_plain_baseline_has_no_trace_of_concepts() -> None:
     ("recipe", "override", "message"),
     [
         ("demo", "seed", "has no `ladder:` section"),
-        ("ladder-cpu", "ladder.budgets=[-1]", "are not positive FLOPs"),
+        ("ladder-cpu", "ladder.budgets=[-1]", "must be positive"),
         ("ladder-cpu", "ladder.budgets=[1e10,1e10]", "names one twice"),
         ("ladder-cpu", "ladder.families.mamba=[{hidden_size: 32, layers: [2,0,2]}]", "'mamba' is not one of"),
         ("ladder-cpu", "ladder.tokens_per_parameter=[1000,2000]", "leaves no shape"),

@@ -106,7 +106,7 @@ def test_retention_waits_for_what_is_to_be_evaluated_and_for_nothing_else(tmp_pa
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("stage1.evaluation.every_steps=-1", "every_steps: -1 is negative"),
+        ("stage1.evaluation.every_steps=-1", "every_steps: -1 must not be negative"),
         ("stage1.evaluation.data=nowhere", "no source 'nowhere'"),
         ("stage1.evaluation.data=stdlib-code", "is builtin text"),
         ("runtime.evaluation_actors=0", "evaluation_actors: 0"),

@@ -120,7 +120,7 @@ def test_the_record_is_complete_and_plain_json(storage: CountingStorage) -> None
     _running(storage)
     record = json.loads(json.dumps(run_overview(storage, "r").record(), allow_nan=False))
     assert list(record) == [
-        "run", "recipe", "state", "created", "steps", "tokens_done", "tokens_budget", "rate", "eta_seconds",
+        "run", "recipe", "state", "created", "problem", "steps", "tokens_done", "tokens_budget", "rate", "eta_seconds",
         "stages", "evaluations", "alerts",
     ]  # fmt: skip
     assert record["steps"][3]["needs"] == ["shards-stdlib-code", "shards-stdlib-prose"]

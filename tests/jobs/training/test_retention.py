@@ -163,7 +163,7 @@ def test_pruning_keeps_exactly_what_has_a_reason_and_pruning_again_changes_nothi
     for step in steps:
         _milestone(storage, step, permanent=step in permanent)
     for step in named:
-        storage.create_json(f"runs/r{step}/run.json", {"steps": [_named(step)]})
+        storage.create_json(f"runs/r{step}/run.json", {"recipe": {"recipe": "r"}, "steps": [_named(step)]})
     retention = Retention(storage, KEY, keep=keep)
     for _ in range(2):
         retention.prune(1)

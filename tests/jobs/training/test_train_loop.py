@@ -179,7 +179,9 @@ def test_a_loss_that_is_no_number_ends_the_training_and_is_in_no_milestone(
             "diverged",
             stop=9,
             log_every_steps=100,
-            stage=replace(small_job(storage_url, "diverged").stage, optimizer=OptimizerSpec(lr=1e30)),
+            stage=replace(
+                small_job(storage_url, "diverged").stage, optimizer=OptimizerSpec(lr=1e30, weight_decay=0.0)
+            ),
         )
     )
     with pytest.raises(NonFiniteLoss, match=r"stage1 step \d: loss .*; lower optimizer\.lr \(now 1e\+30\)"):
@@ -238,12 +240,12 @@ def test_a_superseded_attempt_stops_and_publishes_nothing_more(storage_url: str,
 def test_only_the_newest_the_first_and_what_runs_name_is_kept(storage_url: str, one_rank: None) -> None:
     storage = Storage(storage_url)
     job = hold(small_job(storage_url, "pruned", stop=14))
-    named = {"name": "stage1", "key": job.step_key, "fingerprint": "f", "milestone": 6}
-    storage.create_json("runs/other/run.json", {"steps": [named]})
+    named = {"name": "stage1", "kind": "stage", "key": job.step_key, "fingerprint": "f", "milestone": 6}
+    storage.create_json("runs/other/run.json", {"recipe": {"recipe": "other"}, "steps": [named]})
     train(job)
-    assert StepStore(storage, job.step_key).milestones() == [0, 6, 14]
+    assert StepStore(storage, job.step_key).milestones() == [0, 6, 9, 12, 14]  # the newest three
     kept = {key.split("/")[3] for key in storage.keys(f"{job.step_key}/checkpoints")}
-    assert kept == {"000000000-a000001", "000000006-a000001", "000000014-a000001"}
+    assert kept == {f"{step:09d}-a000001" for step in (0, 6, 9, 12, 14)}
 
 
 def test_a_crash_between_data_and_marker_leaves_the_milestone_before_as_the_newest(

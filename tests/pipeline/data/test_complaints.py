@@ -23,6 +23,7 @@ from pipeline.data.errors import DamagedFile, ShardError, SourceError
 from pipeline.data.loader import IGNORE_INDEX, WindowLoader
 from pipeline.data.manifest import Manifest
 from pipeline.data.shards import map_tokens, read_documents
+from pipeline.records import unseal_lines
 from pipeline.storage import Storage
 
 
@@ -93,7 +94,9 @@ def test_04_one_failing_document_does_not_kill_the_job_but_too_many_do(stage_fil
     assert manifest.counters.documents_written == 200 and manifest.counters.skipped == {"bad_json": 1}
     (record,) = [
         json.loads(line)
-        for line in store.read_bytes(f"{manifest.output}/{manifest.quarantine[0]}").splitlines()
+        for line in unseal_lines(
+            store.read_bytes(f"{manifest.output}/{manifest.quarantine[0]}"), "quarantine"
+        ).splitlines()
     ]
     assert (record["file"], record["line"], record["reason"]) == ("a.jsonl", 201, "bad_json")
 

@@ -24,7 +24,13 @@ from pipeline.data.errors import DamagedFile, SourceError
 from pipeline.data.pins import PinnedFile
 from pipeline.data.quarantine import Quarantine
 from pipeline.data.readers import Reader, split_lines
+from pipeline.records import unseal_lines
 from pipeline.storage import Storage
+
+
+def quarantined(storage: Storage, key: str) -> list[bytes]:
+    """The lines of a quarantine, proved by its digest."""
+    return unseal_lines(storage.read_bytes(key), key).splitlines()
 
 
 class Corpus:
@@ -43,7 +49,7 @@ class Corpus:
         documents = list(reader.documents(self.root, PinnedFile(path=name, size=len(content))))
         self.keys = [document.key for document in documents]
         quarantine.write(self.root, "quarantine.jsonl")
-        records = [json.loads(line) for line in self.root.read_bytes("quarantine.jsonl").splitlines()]
+        records = [json.loads(line) for line in quarantined(self.root, "quarantine.jsonl")]
         counters.documents_written = len(documents)
         counters.check(name)
         return [document.text for document in documents], counters, records
@@ -297,7 +303,7 @@ def test_quarantine_keeps_the_heads_of_lines_in_bounded_memory():
         quarantine.add("a.jsonl", number, "bad_json", "detail", b"x" * (1 << 20))
     storage = Storage("memory://quarantine-test")
     quarantine.write(storage, "q.jsonl")
-    records = [json.loads(line) for line in storage.read_bytes("q.jsonl").splitlines()]
+    records = [json.loads(line) for line in quarantined(storage, "q.jsonl")]
     assert len(records) == len(quarantine) == 1000
     assert sum(len(record["head"]) for record in records) == 16 << 20
     assert records[0]["head"] == "x" * (64 << 10) and records[-1]["head"] == ""
