@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import random
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +98,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         patch.delenv("NCP_STORAGE", raising=False)
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        patch.setenv(
+            "NCP_ASSETS", str(folder / "no-assets")
+        )  # `eval --list` counts all questions that are there
         yield folder
 
 
@@ -139,5 +141,4 @@ def test_a_sample_of_mutated_command_lines_ends_well(place: Path) -> None:
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_all_mutated_command_lines_end_well(place: Path) -> None:
-    assert place.is_dir() and sys.getrecursionlimit()
     _check(list(mutations(ALL)))
