@@ -48,6 +48,10 @@ class CommandGroup(TyperGroup):
             raise Interrupted from error
         except BrokenPipeError as error:
             raise ReaderGone from error
+        except SystemExit as leave:
+            if isinstance(leave.__context__, BrokenPipeError):  # what rich makes of it
+                raise ReaderGone from leave
+            raise
 
 
 def run_command(app: typer.Typer, words: Sequence[str]) -> int:

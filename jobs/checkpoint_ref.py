@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from curriculum.errors import InputError, RecipeError, nearest
 from curriculum.schema import Recipe
-from jobs.recorded import recorded_recipe
+from jobs.recorded import reading, recorded_recipe
 from jobs.runs import read_run
 from jobs.training.checkpoint_files import DamagedMilestone, read_tokenizer_file
 from pipeline.dag.store import StepStore
@@ -70,14 +70,16 @@ def find_checkpoint(storage: Storage, reference: str, *, before: int | None = No
                 )
         if step is not None:
             receipt = _tokenizer_receipt(storage, record)
+            with reading(f"the tokenizer's receipt of run {match['run']!r}"):
+                tokenizer_key, tokenizer_sha256 = receipt["tokenizer"], receipt.get("sha256", "")
             return CheckpointRef(
                 run=match["run"],
                 recipe=recipe,
                 stage=name,
                 step_key=stages[name]["key"],
                 step=step,
-                tokenizer_key=receipt["tokenizer"],
-                tokenizer_sha256=receipt.get("sha256", ""),
+                tokenizer_key=tokenizer_key,
+                tokenizer_sha256=tokenizer_sha256,
                 exact=match["step"] is not None,
             )
     raise RecipeError(f"checkpoint {reference!r}: no milestone yet; see ncp status {match['run']}")

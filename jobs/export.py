@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from curriculum.errors import RecipeError
+from curriculum.errors import InputError, RecipeError
 from jobs.checkpoint_ref import CheckpointRef, load_soundest
 from pipeline.storage import Storage
 
@@ -16,10 +16,21 @@ def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, 
 
     from ncp_model.hf import save_pretrained
 
-    if folder.exists() and any(folder.iterdir()):
-        raise RecipeError(f"--to: {str(folder)!r} is not empty; choose a new folder")
-    folder.mkdir(parents=True, exist_ok=True)  # before anything is loaded for a place that cannot be written
+    prepare_folder(folder)
     reference, model, tokenizer = load_soundest(storage, reference)
     save_pretrained(model.state_dict(), reference.recipe.model, folder, dtype=getattr(torch, dtype))
     tokenizer.save(Storage(str(folder.absolute())), "tokenizer.json")
     return reference
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder, before anything is loaded for a place that cannot be written. Raises InputError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        filled = any(folder.iterdir())
+    except OSError as error:
+        raise InputError(
+            f"--to: {str(folder)!r} cannot be made ({error.strerror}); choose another folder"
+        ) from error
+    if filled:
+        raise RecipeError(f"--to: {str(folder)!r} is not empty; choose a new folder")

@@ -28,13 +28,13 @@ def generate_text(
     does not exist, or sampling settings out of range.
     """
     _check_sampling(max_tokens, temperature, top_k, top_p)
-    from ncp_model.generate import stream
-
     if Path(checkpoint).is_dir():
         model, tokenizer = load_folder(Path(checkpoint))
     else:
         storage = Storage(storage_url)
         _, model, tokenizer = load_soundest(storage, find_checkpoint(storage, checkpoint))
+    from ncp_model.generate import stream  # brings torch, which a wrong name need not wait for
+
     ids = tokenizer.encode(prompt) or [tokenizer.eos_id]
     try:
         tokens = stream(
