@@ -127,7 +127,8 @@ def read_run_log(
                 seen.add(key)
                 yield text.decode(read_part(storage, key))
         if over:
-            yield text.decode(b"", final=True)
+            if rest := text.decode(b"", final=True):
+                yield rest
             return
         time.sleep(1.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ stages:
     sequence_length: 64
     global_batch_tokens: 512
     order_block: 16
+    optimizer: {lr: 1.0e-3}
+    schedule: {kind: cosine, warmup_steps: 2}
     evaluation: {suites: [], heldout_tokens: 0}
 """
 
@@ -62,7 +65,12 @@ class Place:
         )
 
     def ncp(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["ncp", *arguments, "--storage", str(self.path / "store")]
+        command = [
+            str(Path(sys.executable).parent / "ncp"),
+            *arguments,
+            "--storage",
+            str(self.path / "store"),
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 

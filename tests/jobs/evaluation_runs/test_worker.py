@@ -19,7 +19,7 @@ from jobs.evaluation_runs.job import EvaluationData, EvaluationJob
 from jobs.evaluation_runs.own_data import GLOBS
 from jobs.evaluation_runs.worker import EvaluationWorker, NoMilestone
 from jobs.steps.evaluation import evaluate_sharded
-from jobs.training.checkpoint import IncompleteCheckpoint
+from jobs.training.checkpoint_files import DamagedMilestone
 from pipeline.dag.store import StepStore
 from pipeline.data.pins import make_pin
 from pipeline.storage import Storage
@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_published(storage: Storage
     key = f"{marker['data']}/{victim}"
     storage.write_bytes(key, storage.read_bytes(key)[:-100])
     worker = EvaluationWorker(checkpoint_job(storage))
-    with pytest.raises(IncompleteCheckpoint):
+    with pytest.raises(DamagedMilestone, match="bytes, its marker says"):
         worker.work(worker.pieces()[0])
     assert storage.keys(ROOT) == []
 
