@@ -72,7 +72,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="K8-K10",
         meaning="records of other versions, tracebacks where one line belongs, order lost in a mapping",
-        elsewhere=3,
+        elsewhere=30,
         tests=(
             "jobs/test_boundary.py::*",
             "jobs/test_records_of_other_versions.py::*",
@@ -128,7 +128,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="K18",
         meaning="what only watches can hang or end a run; absence taken as proof",
-        elsewhere=3,
+        elsewhere=5,
         tests=("jobs/training/test_tracking.py::*", "jobs/training/test_watchdog.py::*"),
     ),
 )
