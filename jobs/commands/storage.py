@@ -68,6 +68,9 @@ def runs(
     for state in states:
         if state.problem:
             say(f"{state.run}: {state.problem}; ncp runs rm {state.run} --yes removes its record and log")
+        for step in state.steps:
+            if step.state == "unreadable":
+                say(f"{state.run}: {step.name}: {step.detail}")
 
 
 @app.command()
