@@ -6,8 +6,7 @@ that a changed mixture never asks for a new evaluation of an old checkpoint.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +36,19 @@ class TableRow:
     """The whole evaluation this row is read from."""
 
 
-def evaluation_rows(storage: Storage, record: Mapping[str, Any]) -> list[TableRow]:
-    """Rows of a run's table, from the evaluations that exist so far. One that cannot be read is left out: status names it."""
+def evaluation_rows(
+    storage: Storage, record: Mapping[str, Any], *, on_damage: Callable[[str], None] = lambda why: None
+) -> list[TableRow]:
+    """Rows of a run's table, from the evaluations that exist so far. One that cannot be read is left out: status names it, and
+    `on_damage` is told why."""
     rows: list[TableRow] = []
     for step in record["steps"]:
         if step["kind"] == "evaluation":
-            with contextlib.suppress(DamagedRecord), reading(step["key"]):
-                rows += step_rows(storage, record, step)
+            try:
+                with reading(step["key"]):
+                    rows += step_rows(storage, record, step)
+            except DamagedRecord as error:
+                on_damage(str(error))
     return rows
 
 

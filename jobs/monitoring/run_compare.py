@@ -261,10 +261,11 @@ def _averages(
     storage: Storage, compared: Sequence[StageComparison], force: bool
 ) -> tuple[tuple[AverageComparison, ...], list[str]]:
     """Held-out text and suites of the checkpoints at the stages' ends, where both sides answered the same questions."""
-    found, skipped = [], []
+    found: list[AverageComparison] = []
+    skipped: list[str] = []
     for one in compared:
         paired = [
-            (_evaluation(storage, a.run, one.stage), _evaluation(storage, b.run, one.stage))
+            (_evaluation(storage, a.run, one.stage, skipped), _evaluation(storage, b.run, one.stage, skipped))
             for a, b in one.pairs
         ]
         known = [(a, b) for a, b in paired if a is not None and b is not None]
@@ -281,12 +282,17 @@ def _averages(
             average = _average(one.stage, what, measure, known)
             if average is not None:
                 found.append(average)
-    return tuple(found), skipped
+    return tuple(found), list(dict.fromkeys(skipped))
 
 
-def _evaluation(storage: Storage, run: str, stage: str) -> dict[str, Any] | None:
-    """The result on the stage's last checkpoint, with `mixture`: bits per byte under the stage's own weights."""
-    for row in evaluation_rows(storage, read_run(storage, run)):
+def _evaluation(storage: Storage, run: str, stage: str, left_out: list[str]) -> dict[str, Any] | None:
+    """The result on the stage's last checkpoint, with `mixture`: bits per byte under the stage's own weights.
+
+    What cannot be read is added to `left_out`.
+    """
+    for row in evaluation_rows(
+        storage, read_run(storage, run), on_damage=lambda why: left_out.append(f"left out: {why}")
+    ):
         if row.stage == stage and row.kind == "model":
             return {**row.result, "mixture": row.mixtures.get(stage)}
     return None
