@@ -39,6 +39,7 @@ from curriculum.schema import CleaningSpec, DataSpec
 from pipeline.data.counters import Counters
 from pipeline.data.filters import FilterChain, PlainWordTokenizer
 from pipeline.data.groups import Group
+from pipeline.data.literal_folder import literal_folder
 from pipeline.data.quarantine import Quarantine
 from pipeline.data.readers import Reader
 from pipeline.storage import Storage
@@ -185,7 +186,7 @@ def _signatures(
 
 
 def _folder(storage: Storage, output: str, name: str) -> DataFolder:
-    return DataFolder(storage.path(f"{output}/dedup/{name}"), storage.fs)
+    return literal_folder(storage, f"{output}/dedup/{name}")
 
 
 def _write(storage: Storage, key: str, documents: Iterable[TroveDocument]) -> tuple[int, int, str]:

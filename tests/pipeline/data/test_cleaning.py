@@ -25,7 +25,7 @@ def clean(tmp_path, ray_session):
     def clean(
         files: dict[str, bytes], spec: CleaningSpec, output: str = "steps/clean", data: DataSpec = DATA
     ):
-        storage = Storage(str(tmp_path / "store"))
+        storage = Storage(str(tmp_path / "lr[1]"))
         for name, content in files.items():
             storage.write_bytes(f"raw/{name}", content)
         pin = make_pin(storage, "web", SourceSpec(globs=("**/*.jsonl*", "**/*.npy")), storage.uri("raw"))
