@@ -16,7 +16,7 @@ class LiteralFolder(DataFolder):
 
     def glob(self, path: str, **kwargs: Any) -> Any:
         wanted = re.compile(glob_translate(path))
-        listed = self.find("", detail=True)
+        listed: Any = self.find("", detail=True)
         found = {name: info for name, info in listed.items() if wanted.match(name)}
         return found if kwargs.get("detail") else list(found)
 

@@ -50,4 +50,4 @@ def test_pure_tests_depend_on_the_packages_below_them_alone() -> None:
 def test_names_become_words() -> None:
     assert fault_of("tests/faults/test_kill.py::test_a_killed_driver[a|b]") == "a killed driver: `a/b`"
     assert kind_of("tests/faults/test_kill.py::test_a_killed_driver") is not None
-    assert kind_of("tests/curriculum/test_load.py::test_nothing_of_the_table") is None
+    assert kind_of("tests/curriculum/test_tokens.py::test_nothing_of_the_table") is None

@@ -35,7 +35,7 @@ def _as(user: int, umask: int, root: Path, key: str) -> subprocess.CompletedProc
 
 
 def _store(tmp_path: Path, mode: int) -> Path:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:3]):  # one more where tests run side by side
         os.chmod(folder, 0o755)
     store = tmp_path / "store"
     store.mkdir()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from curriculum.errors import RecipeError
+from jobs.cluster.errors import ClusterUnavailable
 from jobs.cluster.ray_jobs import interpreter, job_client
 
 
@@ -16,5 +16,5 @@ def test_a_cluster_on_this_machine_uses_this_interpreter() -> None:
 
 
 def test_an_address_that_does_not_answer_is_one_line() -> None:
-    with pytest.raises(RecipeError, match=r"--address: 'http://127.0.0.1:1' does not answer"):
+    with pytest.raises(ClusterUnavailable, match=r"--address: 'http://127.0.0.1:1' does not answer"):
         job_client("http://127.0.0.1:1")
