@@ -187,7 +187,7 @@ def as_ordinary_user(program: str, directory: Path) -> Execution:
     (directory / "curriculum").mkdir()
     for name in ("__init__.py", "errors.py"):
         shutil.copy(Path(errors.__file__).with_name(name), directory / "curriculum" / name)
-    for path in (directory, directory / "curriculum", *directory.parents[:2]):
+    for path in (directory, directory / "curriculum", *directory.parents[:3]):
         os.chmod(path, 0o755)
     job = json.dumps({"program": program, "limits": dataclasses.asdict(TIGHT)})
     python = _ordinary_python()
