@@ -173,14 +173,14 @@ def test_counts_add_up_and_a_second_run_redoes_nothing(clean, prose_texts, lines
     assert counts["skipped"] == {"bad_text": 3, "empty": 3} and counts["removed"] and counts["duplicates"] > 0
     gone = sum(counts["removed"].values()) + sum(counts["skipped"].values()) + counts["duplicates"]
     assert counts["documents_read"] == 186 == counts["documents"] + gone and counts["documents"] == len(left)
-    record = json.loads((tmp_path / "store/steps/clean/cleaned.json").read_text())
+    record = json.loads((tmp_path / "lr[1]/steps/clean/cleaned.json").read_text())
     assert record["counts"] == counts and record["digest"] == cleaned.pin.digest
 
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store/steps/clean/data").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "lr[1]/steps/clean/data").iterdir()}
     again, _ = clean(files, spec, data=data)
     assert again == cleaned
     assert {
-        path: path.stat().st_mtime_ns for path in (tmp_path / "store/steps/clean/data").iterdir()
+        path: path.stat().st_mtime_ns for path in (tmp_path / "lr[1]/steps/clean/data").iterdir()
     } == before
 
 
@@ -208,7 +208,7 @@ def test_a_comparison_that_was_killed_half_way_goes_on_with_the_other_buckets(
 ):
     """MinHash compares bucket by bucket; what a kill leaves is some receipts, and no list of duplicates."""
     files = {f"{n}.jsonl": lines(*prose_texts[n * 30 : n * 30 + 40]) for n in range(3)}
-    storage, spec = Storage(str(tmp_path / "store")), CleaningSpec(dedup="minhash")
+    storage, spec = Storage(str(tmp_path / "lr[1]")), CleaningSpec(dedup="minhash")
     whole, left = clean(files, spec)
     for key in (
         "steps/clean/cleaned.json",
@@ -228,7 +228,7 @@ def test_the_manifest_says_what_each_filter_removed(clean, prose_texts, lines, t
     files = {f"{n}.jsonl": lines(*prose_texts[n * 40 : n * 40 + 60]) for n in range(3)}
     spec = CleaningSpec(filters=("gopher_quality",), dedup="exact")
     cleaned, _ = clean(files, spec)
-    storage = Storage(str(tmp_path / "store"))
+    storage = Storage(str(tmp_path / "lr[1]"))
     stage(storage, "steps/shards", cleaned.pin, tokenizer, DATA, cleaning=cleaned.counts)
     manifest = Manifest.load(storage, "steps/shards")
     assert manifest.cleaning is not None and manifest.cleaning == cleaned.counts
