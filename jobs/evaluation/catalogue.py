@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from jobs.evaluation.readers import load_requests
+from jobs.evaluation.readers import EvaluationDataError, load_requests
 from jobs.evaluation.suites import suite_tasks
 
 
@@ -18,16 +20,33 @@ class CatalogueLine:
     metric: str
     shots: int
     questions: int | None
-    """None while the data has not been fetched."""
+    """None for a task of one's own whose data is not at hand."""
 
 
-def catalogue(suite: str, data: Path | None) -> list[CatalogueLine]:
-    """The tasks of a suite (or one task by its label), family by family; questions are counted where `data` is given."""
+@cache
+def published_questions() -> dict[str, int]:
+    """Questions at each location of the published package; its version is pinned (`jobs.assets`), so they are known
+    before it is fetched."""
+    with (Path(__file__).parent / "published_questions.csv").open(encoding="utf-8") as file:
+        return {row["location"]: int(row["questions"]) for row in csv.DictReader(file)}
+
+
+def count_questions(data: Path, location: str) -> int:
+    """Questions at `location` below a directory of one's own. Raises EvaluationDataError."""
+    return len({request.group for request in load_requests(data, location, gold_only=True)})
+
+
+def catalogue(suite: str, data: Path | None = None) -> list[CatalogueLine]:
+    """The tasks of a suite (or one task by its label), family by family, with the questions below `data`, or those of the
+    published package. Raises SuiteError, EvaluationDataError."""
+    if data is not None and not data.is_dir():
+        raise EvaluationDataError(f"evaluation data {str(data)!r}: no directory")
     lines = []
     for task in suite_tasks(suite):
-        questions = None
         if data is not None:
-            questions = len({request.group for request in load_requests(data, task.location, gold_only=True)})
+            questions: int | None = count_questions(data, task.location)
+        else:
+            questions = published_questions().get(task.location)
         lines.append(
             CatalogueLine(
                 family=task.family, task=task.label, metric=task.metric, shots=task.shots, questions=questions

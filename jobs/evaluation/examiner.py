@@ -16,8 +16,8 @@ from typing import Any
 
 from curriculum.errors import InputError
 from curriculum.schema import EvaluationSpec
-from jobs.evaluation.generation import model_completer
-from jobs.evaluation.generative import answer_records, generative_metrics, records_digest
+from jobs.evaluation.generation import completion_tokens, model_completer, prompt_fitter
+from jobs.evaluation.generative import answer_records, generation_of, generative_metrics, records_digest
 from jobs.evaluation.heldout import HeldoutDocument, HeldoutError, evaluate_source, select_documents
 from jobs.evaluation.pieces import (
     GENERATED,
@@ -154,6 +154,7 @@ class Examiner:
             self.tasks[piece.label],
             records,
             model_completer(self.model, self.tokenizer, sequence_length=self.sequence_length),
+            fit=prompt_fitter(self.tokenizer, sequence_length=self.sequence_length),
             unsafe_execution=self.unsafe_execution,
             progress=progress,
         )
@@ -234,7 +235,8 @@ class Examiner:
                 raise ShardMismatch(f"evaluation: the tables of {task.label} are not of its questions")
             records = [record for run in runs for record in run]
             answers = [answer for table in tables for answer in table["answers"]]
-            return {**identity, **generative_metrics(task, records, answers)}
+            most = completion_tokens(self.sequence_length, generation_of(task).max_new_tokens)
+            return {**identity, "max_new_tokens": most, **generative_metrics(task, records, answers)}
         shards = self._shards(task.label)
         metrics = dataclasses.asdict(merge_tables(shards, tables))
         digest = requests_digest(request for shard in shards for request in shard)

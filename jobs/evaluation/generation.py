@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from jobs.evaluation.forward import model_device
-from jobs.evaluation.generative import Complete
+from jobs.evaluation.generative import Complete, Fit
 from jobs.evaluation.programs import truncate_at
+from jobs.evaluation.window import Fitted, Prompt, example_starts, fit_prompts
 from ncp_model import NCPModel
 from ncp_model.generate import Sampler, Sampling
 from ncp_model.session import GenerationSession
@@ -16,6 +17,24 @@ from pipeline.data.tokenizer import Tokenizer
 
 _CHECK_EVERY = 8
 """New tokens between two looks for a stop string; decoding at every token would cost more than it saves."""
+
+
+def completion_tokens(sequence_length: int, max_new_tokens: int) -> int:
+    """Most tokens of a completion: `max_new_tokens`, or half of the window where that is less."""
+    return max(1, min(max_new_tokens, sequence_length // 2))
+
+
+def prompt_fitter(tokenizer: Tokenizer, *, sequence_length: int) -> Fit:
+    """A `Fit` for `answer_records`: what of each prompt leaves room for its completion (`window.fit_prompts`)."""
+
+    def fit(contexts: Sequence[str], shots: int, max_new_tokens: int) -> list[Fitted | None]:
+        room = sequence_length - completion_tokens(sequence_length, max_new_tokens)
+        prompts = [
+            Prompt(context=context, starts=example_starts(context, shots), room=room) for context in contexts
+        ]
+        return fit_prompts(prompts, tokenizer.encode_batch, tokenizer.eos_id)
+
+    return fit
 
 
 def model_completer(
@@ -30,12 +49,12 @@ def model_completer(
 ) -> Complete:
     """A `Complete` for `evaluate_generative`: `samples` completions a prompt, greedy at temperature 0.
 
-    Prompts are truncated from the left so that prompt and completion fit in `sequence_length` together; the completion
-    gets at most half of it.
+    Prompt and completion fit in `sequence_length` together, the completion in at most half of it. A prompt that is longer than
+    that is truncated from the left, as harnesses do; `prompt_fitter` is for those who must not lose half a question.
     """
 
     def complete(prompts: Sequence[str], stops: Sequence[str], max_new_tokens: int) -> list[list[str]]:
-        new_tokens = max(1, min(max_new_tokens, sequence_length // 2))
+        new_tokens = completion_tokens(sequence_length, max_new_tokens)
         room = sequence_length - new_tokens
         ids = [
             [int(i) for i in encoded][-room:] or [tokenizer.eos_id]

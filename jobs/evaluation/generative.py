@@ -28,10 +28,13 @@ from jobs.evaluation.programs import (
 from jobs.evaluation.readers import read_records
 from jobs.evaluation.sandbox import Limits, run_program
 from jobs.evaluation.tasks import Task
+from jobs.evaluation.window import Fitted
 
 Complete = Callable[[Sequence[str], Sequence[str], int], list[list[str]]]
 """(prompts, stop strings, most new tokens) -> for each prompt its samples."""
 
+Fit = Callable[[Sequence[str], int, int], Sequence[Fitted | None]]
+"""(prompts, worked examples in each, most new tokens) -> what of each fits the window; None where its question does not."""
 
 Score = Callable[[Mapping[str, Any], str], float]
 """How right a completion is, 0 to 1: (record, completion)."""
@@ -98,6 +101,8 @@ def generation_of(task: Task) -> Generation:
 
 Answer = Mapping[str, Any]
 """One sample: its `text`, and its `score` from 0 to 1."""
+Answered = Mapping[str, Any]
+"""One question: its `samples`, and how many worked examples its prompt lost (`dropped`)."""
 
 
 def task_records(task: Task, data: Path, questions: Sequence[int] | None = None) -> list[dict[str, Any]]:
@@ -112,27 +117,46 @@ def answer_records(
     records: Sequence[Mapping[str, Any]],
     complete: Complete,
     *,
+    fit: Fit | None = None,
     batch_size: int = 16,
     workers: int = 2,
     unsafe_execution: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> list[list[Answer]]:
-    """Every record's samples, completed and judged. Raises SandboxError where programs cannot be contained."""
+) -> list[Answered | None]:
+    """Every record's samples, completed and judged; None for a question that does not fit the window (`fit`; without it
+    all do). Raises SandboxError where programs cannot be contained."""
     generation = generation_of(task)
-    answers: list[list[Answer]] = []
+    answers: list[Answered | None] = []
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(records), batch_size):
             batch = records[start : start + batch_size]
-            prompts = [record["request"]["context"] for record in batch]
-            completions = complete(prompts, generation.stops, generation.max_new_tokens)
+            contexts = [record["request"]["context"] for record in batch]
+            if fit is None:
+                fitted: Sequence[Fitted | None] = [
+                    Fitted(context=text, ids=(), dropped=0) for text in contexts
+                ]
+            else:
+                fitted = fit(contexts, task.shots, generation.max_new_tokens)
+            asked = [
+                (record, prompt) for record, prompt in zip(batch, fitted, strict=True) if prompt is not None
+            ]
+            texts = [prompt.context for _, prompt in asked]
+            completions = complete(texts, generation.stops, generation.max_new_tokens) if asked else []
             pairs = [
-                (record, text) for record, texts in zip(batch, completions, strict=True) for text in texts
+                (record, text)
+                for (record, _), samples in zip(asked, completions, strict=True)
+                for text in samples
             ]
             scores = iter(
                 pool.map(lambda pair: _judge(generation, pair[0], pair[1], unsafe_execution), pairs)
             )
-            for texts in completions:
-                answers.append([{"text": text, "score": next(scores)} for text in texts])
+            given = iter(completions)
+            for prompt in fitted:
+                if prompt is None:
+                    answers.append(None)
+                    continue
+                samples = [{"text": text, "score": next(scores)} for text in next(given)]
+                answers.append({"samples": samples, "dropped": prompt.dropped})
             if progress is not None:
                 progress(len(answers), len(records))
     return answers
@@ -141,26 +165,30 @@ def answer_records(
 def generative_metrics(
     task: Task,
     records: Sequence[Mapping[str, Any]],
-    answers: Sequence[Sequence[Answer]],
+    answers: Sequence[Answered | None],
     ks: Sequence[int] = (1,),
 ) -> dict[str, Any]:
-    """Questions, samples a question, questions in which no sample holds an answer, the metric with its standard error over questions, and pass@k for every k that the
-    number of samples allows."""
-    samples = len(answers[0]) if answers else 0
+    """Over the questions that were asked: their number, how many were skipped (question and completion do not fit the window),
+    asked with fewer worked examples (`n_truncated`), left without an answer in any sample (`n_unanswered`); the metric with its
+    standard error over questions, and pass@k for every k that the number of samples allows."""
+    asked = [one for one in answers if one is not None]
+    sampled: list[Sequence[Answer]] = [one["samples"] for one in asked]
+    samples = len(sampled[0]) if sampled else 0
     answered = generation_of(task).answered
     result: dict[str, Any] = {
         "requests_sha256": records_digest(records),
-        "questions": len(records),
+        "questions": len(asked),
         "samples": samples,
-        "skipped": 0,
-        "unanswered": sum(not any(answered(answer["text"]) for answer in given) for given in answers),
+        "skipped": len(answers) - len(asked),
+        "n_truncated": sum(one["dropped"] > 0 for one in asked),
+        "n_unanswered": sum(not any(answered(answer["text"]) for answer in given) for given in sampled),
     }
     for k in sorted({1, *ks}):
         if k == 1:
-            values = [sum(answer["score"] for answer in given) / samples for given in answers]
+            values = [sum(answer["score"] for answer in given) / samples for given in sampled]
         elif k <= samples:
             values = [
-                pass_at_k(samples, sum(answer["score"] == 1.0 for answer in given), k) for given in answers
+                pass_at_k(samples, sum(answer["score"] == 1.0 for answer in given), k) for given in sampled
             ]
         else:
             values = []
@@ -174,6 +202,7 @@ def evaluate_generative(
     data: Path,
     complete: Complete,
     *,
+    fit: Fit | None = None,
     questions: Sequence[int] | None = None,
     ks: Sequence[int] = (1,),
     batch_size: int = 16,
@@ -186,6 +215,7 @@ def evaluate_generative(
         task,
         records,
         complete,
+        fit=fit,
         batch_size=batch_size,
         workers=workers,
         unsafe_execution=unsafe_execution,

@@ -25,7 +25,9 @@ class TaskMetrics:
     questions: int
     """Scored questions: the n of every mean below."""
     skipped: int
-    """Questions left out because a continuation is longer than the model's window."""
+    """Questions left out because question and answer are longer than the model's window."""
+    n_truncated: int
+    """Questions among the scored whose prompt lost worked examples to fit the window."""
     invalid: int
     """Questions with a log-probability that is no number. Where there is one, every score below is None: a model that says
     NaN answers nothing."""
@@ -81,6 +83,7 @@ def task_metrics(requests: Sequence[Request], scores: Sequence[Score | None]) ->
     return TaskMetrics(
         questions=len(scored),
         skipped=sum(any(score is None for _, score in rows) for rows in questions.values()),
+        n_truncated=sum(question.truncated for question in scored),
         invalid=invalid,
         **{name: mean(values) for name, values in correct.items()},
         **{f"{name}_stderr": standard_error(values) for name, values in correct.items()},
@@ -129,6 +132,10 @@ class _Question:
     def valid(self) -> bool:
         every = (*self.choices.values(), *self.twins.values())
         return all(math.isfinite(score.log_probability) for score in every)
+
+    @property
+    def truncated(self) -> bool:
+        return any(score.dropped for score in self.choices.values())
 
     @property
     def gold(self) -> Score:

@@ -72,6 +72,7 @@ DECIDE = (
     "jobs/evaluation/shared_prefix.py",
     "jobs/evaluation/tasks.py",
     "jobs/evaluation/token_rows.py",
+    "jobs/evaluation/window.py",
     "ncp_model/generate.py",
     "ncp_model/grid.py",
     "ncp_model/layers.py",

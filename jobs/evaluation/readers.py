@@ -17,6 +17,7 @@ from typing import Any
 
 from curriculum.errors import InputError
 from jobs.evaluation.requests import Request
+from jobs.evaluation.window import example_starts
 
 UNCONDITIONAL_OFFSET = 1_000_000
 """Serialised requests from this `doc_id` on are the unconditional twins of the others (for PMI, nothing else)."""
@@ -93,7 +94,7 @@ def _serialised(data: Path, location: str) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
     except (OSError, EOFError, ValueError) as error:
         raise EvaluationDataError(
-            f"evaluation data {path}: cannot be read ({error}); fetch the asset again"
+            f"evaluation data {path}: cannot be read ({error}); fetch the asset again, or give the place that holds it"
         ) from error
 
 
@@ -103,17 +104,37 @@ def _read_serialised(data: Path, location: str) -> Iterator[Request]:
     for number, record in enumerate(_serialised(data, location), start=1):
         _check_record(path, number, record)
         questions.setdefault(record["doc_id"], []).append((number, record))
+    shots = _shots(path.parent / "config.json")
     for doc_id, rows in questions.items():
         golds = _gold_choices(path, rows)
         for _, record in rows:
+            context = record["request"]["context"]
             yield Request(
-                context=record["request"]["context"],
+                context=context,
+                starts=() if doc_id >= UNCONDITIONAL_OFFSET else example_starts(context, shots),
                 continuation=record["request"]["continuation"],
                 group=str(doc_id % UNCONDITIONAL_OFFSET),
                 choice=record["idx"],
                 gold=record["idx"] in golds,
                 unconditional=doc_id >= UNCONDITIONAL_OFFSET,
             )
+
+
+def _shots(path: Path) -> int:
+    """Worked examples in the prompts beside a task's `config.json`; 0 where there is none, or it does not say."""
+    try:
+        shots = json.loads(path.read_text(encoding="utf-8"))["task_config"]["num_shots"]
+    except (FileNotFoundError, KeyError):
+        return 0
+    except (OSError, ValueError, TypeError) as error:
+        raise EvaluationDataError(
+            f"evaluation data {path}: cannot be read ({error}); mend or remove it"
+        ) from error
+    if not isinstance(shots, int) or isinstance(shots, bool) or shots < 0:
+        raise EvaluationDataError(
+            f"evaluation data {path}: task_config.num_shots is {shots!r}; write the number of worked examples in a prompt"
+        )
+    return shots
 
 
 def _check_record(path: Path, number: int, record: Any) -> None:
@@ -217,13 +238,16 @@ def _read_mmlu(data: Path, location: str) -> Iterator[Request]:
             if examples
             else ""
         )
+        starts = [len(prefix)]
         for row in examples:
             prefix += f"{_mmlu_question(row, letters)}{_mmlu_answers(row, letters)[row['answer']]}\n\n"
+            starts.append(len(prefix))
         for index, row in enumerate(_arrow_rows(data, f"hails/mmlu_no_train/{subject}/{split}")):
             for choice, answer in enumerate(_mmlu_answers(row, letters)):
                 for unconditional in (False, True):
                     yield Request(
                         context="Answer:" if unconditional else prefix + _mmlu_question(row, letters),
+                        starts=() if unconditional else tuple(starts),
                         continuation=answer,
                         group=f"{subject}/{index}",
                         choice=choice,
@@ -253,5 +277,5 @@ def _arrow_rows(data: Path, location: str) -> list[dict[str, Any]]:
             return stream.read_all().to_pylist()
     except (OSError, pa.ArrowInvalid) as error:
         raise EvaluationDataError(
-            f"evaluation data {path}: cannot be read ({error}); fetch the asset again"
+            f"evaluation data {path}: cannot be read ({error}); fetch the asset again, or give the place that holds it"
         ) from error

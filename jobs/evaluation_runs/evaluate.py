@@ -137,7 +137,13 @@ def print_result(receipt: dict[str, Any], say: Callable[[str], None]) -> None:
         value = task.get(task["metric"])
         error = task.get(f"{task['metric']}_stderr")
         shown = "-" if value is None else f"{value:.4f}" + (f" +- {error:.4f}" if error is not None else "")
-        skipped = f", {task['skipped']} skipped" if task["skipped"] else ""
+        counts = {
+            "with fewer worked examples": task.get("n_truncated"),
+            "skipped: longer than the window": task.get("skipped"),
+            "unanswered": task.get("n_unanswered"),
+            "not a number": task.get("invalid"),
+        }
+        said = "".join(f", {count} {what}" for what, count in counts.items() if count)
         seconds = receipt.get("timing", {}).get(label)
         took = f", {seconds:.1f} s" if seconds is not None else ""
-        say(f"{label:<32} {shown}  {task['metric']}, n = {task['questions']}{skipped}{took}")
+        say(f"{label:<32} {shown}  {task['metric']}, n = {task['questions']}{said}{took}")

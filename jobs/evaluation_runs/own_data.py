@@ -22,7 +22,7 @@ from pipeline.data.pins import load_pin
 from pipeline.data.verified import open_verified
 from pipeline.storage import Storage
 
-GLOBS = ("oe_eval_tasks/**/*.jsonl.gz", "hf_datasets/**/*.arrow")
+GLOBS = ("oe_eval_tasks/**/*.jsonl.gz", "oe_eval_tasks/**/config.json", "hf_datasets/**/*.arrow")
 """What belongs to a source of questions given by its place alone."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -59,11 +59,16 @@ def fetch_evaluation_data(storage: Storage, data: EvaluationData) -> Path:
     return final
 
 
+def is_hub_id(location: str) -> bool:
+    """Whether `location` names a dataset repository of the HF Hub: `org/name`, and no directory here has that name."""
+    return _HUB_ID.fullmatch(location) is not None and not Path(location).exists()
+
+
 def questions_from(
     recipe: Recipe, evaluation: EvaluationSpec, location: str
 ) -> tuple[Recipe, EvaluationSpec]:
     """The recipe and evaluation with questions from `location`: a directory, a URL, or a Hub id `org/name`."""
-    if _HUB_ID.fullmatch(location) and not Path(location).exists():
+    if is_hub_id(location):
         location = f"hf://datasets/{location}"
     place = str(Path(location).resolve()) if "://" not in location else location
     name = f"questions-{hashlib.sha256(place.encode()).hexdigest()[:8]}"

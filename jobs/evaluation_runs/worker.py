@@ -119,6 +119,7 @@ class EvaluationWorker:
                     **result["suites"][name],
                     "questions": sum(task["questions"] for task in tasks.values()),
                     "skipped": sum(task["skipped"] for task in tasks.values()),
+                    "n_truncated": sum(task["n_truncated"] for task in tasks.values()),
                     "tasks": {label: {**_quoted(task), **task} for label, task in tasks.items()},
                 },
             )

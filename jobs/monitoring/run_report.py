@@ -286,6 +286,8 @@ def _task_cell(task: Mapping[str, Any]) -> TaskCell:
         chance=task.get("chance"),
         bits_per_byte=task.get("bits_per_byte"),
         metric=metric,
+        n_truncated=task.get("n_truncated", 0),
+        skipped=task.get("skipped", 0),
     )
 
 

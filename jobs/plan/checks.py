@@ -27,6 +27,7 @@ _ACCURACIES = ("accuracy", "accuracy_per_token", "accuracy_per_char", "accuracy_
 TASK = (
     "questions",
     "skipped",
+    "n_truncated",
     "invalid",
     *_ACCURACIES,
     *(f"{name}_stderr" for name in _ACCURACIES),
@@ -39,6 +40,7 @@ TASK = (
 GOLD_ONLY = (
     "questions",
     "skipped",
+    "n_truncated",
     "invalid",
     "bits_per_byte",
     "bits_per_byte_stderr",
@@ -117,7 +119,9 @@ def gate_metrics(recipe: Recipe, stage: StageSpec) -> Iterator[str]:
                     "questions",
                     "samples",
                     "skipped",
-                    "unanswered",
+                    "n_truncated",
+                    "n_unanswered",
+                    "max_new_tokens",
                     task.metric,
                     f"{task.metric}_stderr",
                 )

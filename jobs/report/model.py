@@ -83,6 +83,10 @@ class TaskCell:
     bits_per_byte: float | None = None
     metric: str = "accuracy"
     """Which accuracy: accuracy, accuracy_per_char, exact_match, ..."""
+    n_truncated: int = 0
+    """Questions among them that were asked with fewer worked examples than the task has."""
+    skipped: int = 0
+    """Questions that were not asked: longer than the window."""
 
 
 @dataclass(frozen=True, kw_only=True)

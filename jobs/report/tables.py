@@ -133,10 +133,20 @@ def downstream_table(rows: Sequence[EvaluationRow]) -> str:
         counts = sorted({cell.questions for cell in known})
         count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
         lines.append(
-            f"<tr><th>{escape(label)}{kind}</th><td>{count}</td>"
+            f"<tr><th>{escape(label)}{kind}</th><td>{count}{_left_out(known)}</td>"
             f'<td class="soft">{percent(chance)}</td>{cells}</tr>'
         )
     return table(head, lines)
+
+
+def _left_out(cells: Sequence[TaskCell]) -> str:
+    """What the window took away, at its worst among the checkpoints."""
+    counts = {
+        "with fewer examples": max(cell.n_truncated for cell in cells),
+        "skipped": max(cell.skipped for cell in cells),
+    }
+    said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return f"<small>{said}</small>" if said else ""
 
 
 def _task_cells(cell: TaskCell | None) -> str:

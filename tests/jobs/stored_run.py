@@ -146,6 +146,7 @@ def evaluation(recipe: Recipe, stage: str, values: Mapping[str, float]) -> dict[
             "requests_sha256": hashlib.sha256(task.label.encode()).hexdigest(),
             "questions": 50,
             "skipped": 0,
+            "n_truncated": 0,
             task.metric: values.get(task.label, 0.25),
             f"{task.metric}_stderr": 0.05,
             "chance": 0.25,

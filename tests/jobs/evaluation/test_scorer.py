@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from jobs.evaluation.metrics import task_metrics
 from jobs.evaluation.requests import Request
-from jobs.evaluation.scorer import Score, score_requests
+from jobs.evaluation.scorer import Score, score_requests, score_tokens
+from jobs.evaluation.window import example_starts
 from ncp_model import ModelSpec, NCPModel, build_model
 from ncp_model.session import GenerationSession
 
@@ -42,9 +44,9 @@ def brute_force(model: NCPModel, one: Request, window: int) -> tuple[float, bool
     """One request, one row, full logits, float64 log-softmax."""
     context = list(one.context.encode()) or [ByteTokenizer.eos_id]
     continuation = list(one.continuation.encode())
-    if len(continuation) > window:
+    ids = (context + continuation)[:-1]
+    if len(ids) > window:
         return None
-    ids = (context + continuation)[:-1][-window:]
     with torch.inference_mode():
         logits = model(torch.tensor([ids]), return_logits=True).logits[0].double()
     rows = logits[len(ids) - len(continuation) :]
@@ -69,6 +71,7 @@ requests_strategy = st.lists(
 def test_every_score_equals_the_brute_force_one(
     model: NCPModel, requests: list[Request], batch_tokens: int, batch_logits: int
 ) -> None:
+    requests = [replace(one, group=str(number)) for number, one in enumerate(requests)]
     scores = score_requests(
         model,
         ByteTokenizer(),
@@ -114,7 +117,7 @@ def test_sharing_the_context_among_choices_changes_no_score(
             model,
             ByteTokenizer(),
             requests,
-            sequence_length=WINDOW,
+            sequence_length=8 * WINDOW,
             batch_tokens=batch_tokens,
             share_prefixes=share_prefixes,
         )
@@ -163,10 +166,10 @@ def test_worked_examples_are_run_once_for_all_questions(
 
 
 def test_scores_do_not_depend_on_the_other_requests(model: NCPModel) -> None:
-    requests = [request(f"question {n} " * (n % 5), f" answer {n}") for n in range(30)]
-    together = score_requests(model, ByteTokenizer(), requests, sequence_length=WINDOW)
+    requests = [request(f"question {n} " * (n % 5), f" answer {n}", group=str(n)) for n in range(30)]
+    together = score_requests(model, ByteTokenizer(), requests, sequence_length=4 * WINDOW)
     for one, score in zip(requests, together, strict=True):
-        (alone,) = score_requests(model, ByteTokenizer(), [one], sequence_length=WINDOW)
+        (alone,) = score_requests(model, ByteTokenizer(), [one], sequence_length=4 * WINDOW)
         assert alone is not None and score is not None
         assert score.log_probability == pytest.approx(alone.log_probability, rel=1e-5)
         assert (score.tokens, score.greedy) == (alone.tokens, alone.greedy)
@@ -195,11 +198,11 @@ def test_logits_are_formed_only_where_they_are_read(model: NCPModel) -> None:
     assert shapes == [(2, 512)]
 
 
-def test_the_context_is_truncated_from_the_left_and_the_continuation_never(model: NCPModel) -> None:
-    long, short = request("z" * 100 + "context", "0123456789"), request("zzzzzzzzcontext", "0123456789")
-    scores = score_requests(model, ByteTokenizer(), [long, short], sequence_length=WINDOW)
-    assert scores[0] is not None and scores[0].tokens == 10
-    assert scores[0] == scores[1]
+def test_tokens_of_a_harness_are_truncated_from_the_left_and_the_continuation_never(model: NCPModel) -> None:
+    contexts, continuation = (list(b"z" * 100 + b"context"), list(b"zzzzzzzzcontext")), list(b"0123456789")
+    pairs = [(context, continuation) for context in contexts]
+    scores = score_tokens(model, pairs, pad_id=256, sequence_length=WINDOW)
+    assert scores[0] is not None and scores[0] == scores[1]
 
 
 def test_an_empty_context_starts_from_eos(model: NCPModel) -> None:
@@ -223,7 +226,7 @@ def test_progress_reaches_the_total_and_the_mode_is_restored(model: NCPModel) ->
         progress=lambda *c: calls.append(c),
     )
     assert model.training
-    assert calls[-1] == (3, 3)
+    assert calls[-1] == (2, 2)
 
 
 # --- the four faults of ai2-olmo-eval 0.9.0 (named in the design's reference on evaluation, 4.1) --------------------
@@ -275,9 +278,31 @@ def test_fault_3_a_continuation_longer_than_the_window_is_skipped_and_counted(mo
         request("q", "y", group="fits", choice=1, gold=False),
     ]
     scores = score_requests(model, ByteTokenizer(), requests, sequence_length=WINDOW)
-    assert [one is None for one in scores] == [True, False, False, False]
+    assert [one is None for one in scores] == [True, True, False, False]
     metrics = task_metrics(requests, scores)
     assert (metrics.questions, metrics.skipped) == (1, 1)
+
+
+def test_a_prompt_too_long_loses_whole_examples_and_every_choice_the_same(model: NCPModel) -> None:
+    """Three examples of six tokens and a question of seven in a window of 16: one example stays."""
+    text = "Q: aA\n\nQ: bB\n\nQ: cC\n\nQ: dd A:"
+    starts = example_starts(text, 3)
+    whole = [
+        Request(context=text, continuation=answer, group="0", choice=n, gold=n == 0, starts=starts)
+        for n, answer in enumerate(("x", "yyyy"))
+    ]
+    room = len("Q: cC\n\nQ: dd A:") + 3  # the longer answer's last token is never read
+    scores = score_requests(model, ByteTokenizer(), whole, sequence_length=room)
+    left = [request(text[starts[2] :], one.continuation, choice=one.choice, gold=one.gold) for one in whole]
+    expected = score_requests(model, ByteTokenizer(), left, sequence_length=room)
+    assert [one.dropped for one in scores if one] == [2, 2]
+    assert [one.log_probability for one in scores if one] == pytest.approx(
+        [one.log_probability for one in expected if one], rel=1e-4
+    )
+    metrics = task_metrics(whole, scores)
+    assert (metrics.questions, metrics.skipped, metrics.n_truncated) == (1, 0, 1)
+    none = score_requests(model, ByteTokenizer(), whole, sequence_length=len("Q: dd A:") + 2)
+    assert none == [None, None] and task_metrics(whole, none).skipped == 1
 
 
 def test_fault_4_nothing_scored_is_no_division_by_zero() -> None:
