@@ -22,8 +22,8 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)  ## run the whole demo: data, two stages, evaluations, report
 	$(BIN)/ncp run demo
 
-test: $(SETUP)  ## run the test suite: real processes one after another, pure tests beside them
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope
+test: $(SETUP)  ## run the test suite: whole runs, training and pure tests side by side
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope
 
 check: $(SETUP)  ## format, lint, types, tests: what CI runs
 	$(BIN)/ruff format --check .

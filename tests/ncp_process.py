@@ -72,9 +72,11 @@ class NcpProcess:
                 raise AssertionError(f"the condition never held:\n{self.finish()[1]}")
             time.sleep(0.02)
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
+    def kill(self, number: int = signal.SIGKILL) -> str:
+        """Send the signal and wait for the end; all output until then."""
         self.process.send_signal(number)
-        self.process.communicate(timeout=TIMEOUT_SECONDS)
+        output, _ = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        return output
 
 
 def ncp(storage: Path, *arguments: str, keep_ray: bool = False) -> tuple[int, str]:

@@ -1,7 +1,8 @@
-"""Which tests run beside which (pytest-xdist): real processes one after another in one worker, pure tests in the others.
+"""Which tests run beside which (pytest-xdist): three lanes, so that what waits in one leaves the cores to the others.
 
-Tests that start whole runs, clusters or training would starve each other on two cores and share costly fixtures, and they
-mostly wait; pure tests fill the rest. (xdist's own groups do nothing under pytest 9.2.)
+Whole runs one after another in one worker, training and clusters of a test's own one after another in a second, pure tests
+in whoever is free: of the first two kinds several at once would starve each other, and they share costly fixtures. (xdist's
+own groups do nothing under pytest 9.2.)
 """
 
 from __future__ import annotations
@@ -13,19 +14,28 @@ from pathlib import Path
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 ROOT = Path(__file__).parent.parent
-PROCESSES = "real processes"
-_STARTS = re.compile(r"tests\.(ncp_process|ray_cluster|training)\b|\bray_session\b")
+RUNS = "whole runs"
+TRAINING = "training and clusters"
+_TRAINS = re.compile(r"tests\.training\b|\bray_session\b")
+_RUNS = re.compile(r"tests\.(ncp_process|ray_cluster)\b")
 
 
 @cache
+def lane(file: str) -> str:
+    """The lane of a test file, named from the repository's root: RUNS, TRAINING, or one of the file's own."""
+    text = (ROOT / file).read_text()
+    if _TRAINS.search(text):
+        return TRAINING
+    return RUNS if file.startswith("tests/faults/") or _RUNS.search(text) else file
+
+
 def starts_processes(file: str) -> bool:
-    """Whether a test file, named from the repository's root, starts runs, clusters or training."""
-    return file.startswith("tests/faults/") or _STARTS.search((ROOT / file).read_text()) is not None
+    """Whether a test file starts runs, clusters or training."""
+    return lane(file) in (RUNS, TRAINING)
 
 
 class SideBySide(LoadScopeScheduling):
-    """All files of real processes are one unit of work; every other file is one of its own."""
+    """A lane is one unit of work."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return PROCESSES if starts_processes(file) else file
+        return lane(nodeid.partition("::")[0])

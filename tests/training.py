@@ -65,7 +65,7 @@ def small_job(
         parent=None,
         tokens_before=0,
         stop_step=stop,
-        micro_batch_size=2,
+        micro_batch_size=4,
         checkpoint_every_steps=3,
         log_every_steps=1,
     )

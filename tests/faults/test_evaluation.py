@@ -12,13 +12,13 @@ import pytest
 
 from jobs.runs import list_runs
 from pipeline.storage import Storage
+from tests.faults.trajectories import STOP
 from tests.ncp_process import ROOT, NcpProcess, milestones, ncp, step_store
 from tests.ray_cluster import RayHead
 
 pytestmark = pytest.mark.matrix
 
 TWO_STAGES = str(ROOT / "tests" / "two_stages.yaml")
-STOP = 80
 ASKED = ("--suite", "sciq_rc_0shot", "--limit", "600", "--heldout-tokens", "4096")
 PIECES = 4
 """Three of SciQ, one of held-out text."""
@@ -123,10 +123,10 @@ def test_a_failed_evaluation_stops_no_training_unless_a_gate_asks_for_it(tmp_pat
 
 def test_every_kth_milestone_is_written_kept_and_evaluated(tmp_path: Path) -> None:
     storage = tmp_path / "store"
-    every = "stage1.evaluation.every_steps=25"
+    every = "stage1.evaluation.every_steps=12"
     code, output = ncp(storage, "run", TWO_STAGES, every, "runtime.checkpoint_every_steps=1000")
     assert code == 0, output
-    for step in (25, 50, 75):
+    for step in (12, 24, 36):
         store = step_store(storage, f"stage1-eval-{step:06d}")
         assert store is not None
         receipt = store.receipt()

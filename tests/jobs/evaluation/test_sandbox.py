@@ -113,9 +113,9 @@ for _ in range(5):
         held = mmap.mmap(-1, 100 << 20)
         for at in range(0, len(held), 4096):
             held[at] = 1
-        time.sleep(1.5)
+        time.sleep(5)
         os._exit(0)
-time.sleep(1.5)
+time.sleep(5)
 """
 DAEMONS_HOLD = SHARED_BY_MANY.replace("if os.fork() == 0:", "if os.fork() == 0:\n        os.setsid()")
 KEYRING = """
