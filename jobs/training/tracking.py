@@ -3,7 +3,7 @@
 Metrics are always in storage; W&B is a copy for those who want it, and W&B in trouble is an alert and no error. It lives in
 a process of its own (`wandb_process`), fed by a thread of its own: training hands a row over and goes on, whatever W&B
 does, and waits at its end for FINISH_SECONDS and no longer. A server that does not answer makes the attempt an offline one
-at once; a process that dies is replaced by an offline one, with the last REPLAYED rows. The W&B
+at once; a process that dies, or does not come to its end, is replaced by an offline one, with the last REPLAYED rows. The W&B
 run's id is the trajectory's fingerprint, so every attempt and every restart continues the same curves; steps that are
 taken again after a crash are the very same numbers, and W&B keeps the first. Offline folders lie beside the step, at
 `{step}/wandb/` in storage (on remote storage from the end of an attempt on), or where WANDB_DIR says: `wandb sync` them.
@@ -89,7 +89,8 @@ class WandbTracker:
             "config": _config(job),
             "allow_val_change": True,  # a resumed stage may have a later stop, or run on other versions
             "init_seconds": INIT_SECONDS,
-            "finish_seconds": 0.8 * FINISH_SECONDS,  # it ends by itself before it would be killed
+            "finish_seconds": FINISH_SECONDS
+            / 2,  # it ends by itself before it would be killed, and leaves time for another
         }
         self._queue: queue.Queue[str | None] = queue.Queue(QUEUED_ROWS)
         self._recent: deque[str] = deque(maxlen=REPLAYED)
@@ -110,11 +111,13 @@ class WandbTracker:
         """Let W&B finish, for so long and no longer."""
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
-        self._thread.join(FINISH_SECONDS)
-        if self._thread.is_alive():
+        for _ in range(2):  # the second time for the one that took the first one's place
+            self._thread.join(FINISH_SECONDS)
+            if not self._thread.is_alive():
+                return
             self._killed = True
             self._kill()
-            self._thread.join(FINISH_SECONDS)
+        self._thread.join(PROBE_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -124,16 +127,22 @@ class WandbTracker:
                     f"{self._mode.url} does not answer ({silence}); this attempt is kept offline, see wandb sync"
                 )
                 online = False
-            if not self._feed("online" if online else "offline") and not self._killed:
+            if not self._feed("online" if online else "offline"):
                 self._feed("offline")
         except Exception as error:  # a copy of the metrics is no reason not to train
             self._warn(f"{type(error).__name__}: {error}")
         self._keep_folder()
 
     def _feed(self, mode: str) -> bool:
-        """Give a process all rows until the end; False if it died before. What it says becomes alerts."""
+        """Give a process all rows until the end; False if it died before, or could not say all of them. What it says becomes
+        alerts."""
+        environment = dict(os.environ)
+        if mode == "offline":  # else it asks the server too, and waits for it
+            for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
+                environment.pop(name, None)
         process = self._process = subprocess.Popen(
             [sys.executable, "-P", str(_PROCESS)],
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -166,10 +175,10 @@ class WandbTracker:
         # What was killed may have left a child that holds the pipe open.
         listener.join(0 if self._killed else PROBE_SECONDS)
         if code == 3 or self._killed:
+            self._killed = False
             self._warn(
-                f"W&B did not finish in {FINISH_SECONDS:g} s; upload the rest with: wandb sync {self._settings['dir']}/wandb"
+                f"W&B did not finish; the last {REPLAYED:,} rows are kept offline: wandb sync {self._settings['dir']}/wandb"
             )
-            return True
         return code == 0
 
     def _listen(self, process: subprocess.Popen[str]) -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -27,6 +27,8 @@ from jobs.training.tracking import NoTracker, WandbTracker, open_tracker
 from jobs.training.train_job import Parent, TrainJob
 from jobs.training.wandb_mode import wandb_mode
 from pipeline.storage import Storage
+from tests.ncp_process import wait_for
+from tests.wandb_server import wandb_server
 
 
 def _job(project: str, storage_url: str = "memory://tracking") -> TrainJob:
@@ -152,6 +154,35 @@ def test_a_server_that_stops_answering_after_the_first_word_makes_an_offline_cop
         job = _tracked(tmp_path, rows=2)
     assert any("offline" in message for message in _alerts(job))
     assert _kept_steps(job) == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["silent", pytest.param("closed", marks=pytest.mark.matrix)])
+def test_a_server_that_goes_away_midway_is_not_waited_for(
+    how: Literal["closed", "silent"], tmp_path: Path, no_wandb_settings: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost: what W&B was not told lies beside the step, to be synced."""
+    job = _job("ncp-tests", str(tmp_path / "store"))
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        tracker = open_tracker(job)
+        tracker.log(_row(1))
+        wait_for(lambda: server.files > 0)
+        server.go(how)
+        tracker.log(_row(2))
+        closing = threading.Thread(target=tracker.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()
+    assert any("W&B" in message for message in _alerts(job))
+    kept = Path(job.storage_url, job.step_key, "wandb").rglob("run-*.wandb")
+    steps = {
+        record["history"]["item"]["_step"]
+        for file in kept
+        for record in _records(file.parent)
+        if record["type"] == "history"
+    }
+    assert steps == {1, 2}
 
 
 def test_a_killed_service_is_an_alert_and_the_rows_are_kept_by_another(
