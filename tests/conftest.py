@@ -12,6 +12,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.side_by_side import SideBySide, starts_processes
 
+for threads in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(
+        threads, "1"
+    )  # threads that wait by spinning would take the cores from the processes beside them
+
 settings.register_profile(
     "ncp", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -17,21 +17,20 @@ ROOT = Path(__file__).parent.parent
 RUNS = "whole runs"
 TRAINING = "training and clusters"
 _TRAINS = re.compile(r"tests\.training\b|\bray_session\b")
-_RUNS = re.compile(r"tests\.(ncp_process|ray_cluster)\b")
+_STARTS = re.compile(r"tests\.(ncp_process|ray_cluster)\b")
 
 
 @cache
 def lane(file: str) -> str:
     """The lane of a test file, named from the repository's root: RUNS, TRAINING, or one of the file's own."""
-    text = (ROOT / file).read_text()
-    if _TRAINS.search(text):
+    if _TRAINS.search((ROOT / file).read_text()):
         return TRAINING
-    return RUNS if file.startswith("tests/faults/") or _RUNS.search(text) else file
+    return RUNS if file.startswith("tests/faults/") else file
 
 
 def starts_processes(file: str) -> bool:
-    """Whether a test file starts runs, clusters or training."""
-    return lane(file) in (RUNS, TRAINING)
+    """Whether a test file starts commands, runs, clusters or training."""
+    return lane(file) in (RUNS, TRAINING) or _STARTS.search((ROOT / file).read_text()) is not None
 
 
 class SideBySide(LoadScopeScheduling):

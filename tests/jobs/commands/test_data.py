@@ -128,7 +128,7 @@ def test_documents_of_a_step_and_steps_of_a_document_are_inverse(storage: Storag
     ("arguments", "message"),
     [
         ((), "exactly one of --step and --document"),
-        (("--step", "81"), "81 is not a step of stage1; it has steps 1 to 80"),
+        (("--step", "41"), "41 is not a step of stage1; it has steps 1 to 40"),
         (("--document", "prose"), "not of the form SOURCE:PATH:LINE"),
         (("--document", "prose:data/nothing.jsonl:1"), "is in no shard of source 'prose'"),
         (("--document", "poetry:data/x.jsonl:1"), "'poetry' is not in the mixture"),
