@@ -45,6 +45,7 @@ def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         "NCP_ASSETS": os.environ.get("NCP_ASSETS", str(Path.home() / ".cache" / "ncp" / "assets")),
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
         "PYTHONPATH": str(Path(__file__).parent.parent),
     }

@@ -21,6 +21,8 @@ from pipeline.storage import Storage
 ROOT = Path(__file__).parent.parent
 SMALL = str(ROOT / "tests" / "small.yaml")
 TIMEOUT_SECONDS = 600
+NICE = {"RAY_worker_niceness": "0"}
+"""Ray's workers yield to everything else on the machine unless told otherwise: to the tests beside them, and to the next run."""
 
 
 def _interruptible() -> None:
@@ -42,6 +44,7 @@ class NcpProcess:
         everything = {**os.environ, "PYTHONPATH": str(ROOT), "NCP_STORAGE": str(storage)}
         if not keep_ray:  # a Ray of its own, whatever the test session uses
             everything = {name: value for name, value in everything.items() if not name.startswith("RAY_")}
+        everything |= NICE
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jobs.cli", *arguments],
             env={**everything, **(environment or {})},

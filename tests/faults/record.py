@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.kinds import KINDS, PROCESS
+from tests.faults.kinds import KINDS, PROCESS, PROCESS_TESTS
 
 ROOT = Path(__file__).parent.parent.parent
 TABLE = ROOT / "docs" / "faults.md"
@@ -49,7 +49,7 @@ def kind_of(nodeid: str) -> str | None:
     for kind in KINDS:
         if any(fnmatchcase(name.partition("[")[0], pattern) for pattern in kind.tests):
             return kind.name
-    return PROCESS if name.startswith("faults/") else None
+    return PROCESS if any(fnmatchcase(name.partition("[")[0], pattern) for pattern in PROCESS_TESTS) else None
 
 
 def fault_of(nodeid: str) -> str:

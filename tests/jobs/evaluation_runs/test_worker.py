@@ -90,6 +90,7 @@ def test_a_killed_actor_is_replaced_and_two_actors_leave_the_bytes_of_one(
     assert suites(storage) == suites(reference)
 
 
+@pytest.mark.matrix
 def test_an_ended_evaluation_goes_on_with_the_pieces_that_are_missing(
     storage: Storage, undisturbed: tuple[Storage, dict[str, Any]]
 ) -> None:

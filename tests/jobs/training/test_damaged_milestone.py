@@ -104,6 +104,7 @@ def test_two_damaged_ones_in_a_row_and_none_left_begin_from_the_seed(
     assert any("nothing is left, the stage starts anew" in text for text in messages)
 
 
+@pytest.mark.matrix
 def test_several_ranks_agree_on_the_one_before(storage_url: str, tmp_path: Path) -> None:
     storage = Storage(storage_url)
     first = small_job(storage_url, "ranks-damaged", stop=6)

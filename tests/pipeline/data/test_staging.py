@@ -134,6 +134,7 @@ def read(path: Path) -> str:
         return ""
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the worker through /proc")
 def test_a_killed_worker_is_replaced_and_changes_no_byte(
     stdlib_storage, code_pin, code, small_data, tokenizer
