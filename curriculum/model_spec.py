@@ -35,7 +35,7 @@ class ConceptSpec:
     entries: int = declared(128, at_least=1, at_most=16_777_216)  # N: codewords in a codebook
     mix: str = "softmax"  # softmax (convex hull of the codewords) | raw_logits (released checkpoint)
     readout: str = "codebook"  # what is injected: codebook (the mixture) | hidden (the module's normed state)
-    rope_stride: int = declared(1, at_least=1)  # RoPE position of chunk j is j * rope_stride
+    rope_stride: int = declared(1, at_least=1, at_most=65_536)  # RoPE position of chunk j is j * rope_stride
     codebook_init: str = "data"  # data (segments of real chunks) | normal (truncated normal, as the blocks)
 
 

@@ -183,7 +183,7 @@ class GateSpec:
 class StageSpec:
     """One stage of the curriculum (design, section 5)."""
 
-    mixture: Mapping[str, float] = declared(above=0)
+    mixture: Mapping[str, float] = declared(above=0, at_most=1e18)
     """Source -> weight; weights need not sum to one."""
     tokens: int = declared(at_least=1)
     """Where the stage stops. Not part of the trajectory's identity: raising it continues the stage."""
@@ -312,7 +312,7 @@ class Recipe:
     data: DataSpec = field(default_factory=DataSpec)
     model: ModelSpec
     precision: PrecisionSpec = field(default_factory=PrecisionSpec)
-    mixes: Mapping[str, Mapping[str, float]] = declared(default_factory=dict, above=0)
+    mixes: Mapping[str, Mapping[str, float]] = declared(default_factory=dict, above=0, at_most=1e18)
     """Named mixtures for stages to refer to, as `mixture: ${mixes.NAME}`; only what a stage mixes is identity."""
     stages: Mapping[str, StageSpec]
     """In order of execution."""

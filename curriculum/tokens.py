@@ -26,6 +26,14 @@ def evaluated_steps(stage: StageSpec) -> range:
     return range(every, stage_steps(stage), every) if every else range(0)
 
 
+def first_step(recipe: Recipe, stage_name: str) -> int:
+    """The step a stage begins at: its parent's last when it goes on with the parent's full state, else 0."""
+    init = recipe.stages[stage_name].init
+    if init.from_ is None or init.load != "full" or init.from_ not in recipe.stages:
+        return 0
+    return stage_steps(recipe.stages[init.from_])
+
+
 def tokens_before(recipe: Recipe, stage_name: str) -> int:
     """Tokens consumed by the stages that `stage_name` descends from: what `tokens in total` starts at."""
     init = recipe.stages[stage_name].init

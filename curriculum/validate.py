@@ -62,6 +62,11 @@ def _check_stage(recipe: Recipe, name: str, stage: StageSpec, earlier: list[str]
         raise RecipeError(
             f"{key}.sequence_length: {length} is not divisible by model.concept.chunk_size {chunk}; use {length // chunk * chunk or chunk}"
         )
+    if recipe.model.concept.enabled and length < 2 * chunk:
+        raise RecipeError(
+            f"{key}.sequence_length: {length} holds a single chunk of model.concept.chunk_size {chunk}, so no next concept is "
+            f"ever predicted; use at least {2 * chunk}"
+        )
     if length > recipe.model.max_sequence_length:
         raise RecipeError(
             f"{key}.sequence_length: {length} exceeds model.max_sequence_length {recipe.model.max_sequence_length}; raise that or lower this"

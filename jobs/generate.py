@@ -63,7 +63,7 @@ def generate_text(
 def _check_sampling(max_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
     """Raise InputError for settings out of range, before a model is loaded for nothing."""
     for option, value, good, range_ in (
-        ("--max-tokens", max_tokens, max_tokens >= 0, "0 or more"),
+        ("--max-tokens", max_tokens, max_tokens >= 1, "1 or more"),
         ("--temperature", temperature, 0 <= temperature < math.inf, "a finite number, 0 (greedy) or more"),
         ("--top-k", top_k, top_k is None or top_k >= 1, "1 or more"),
         ("--top-p", top_p, top_p is None or 0 < top_p <= 1, "above 0 and at most 1"),

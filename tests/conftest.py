@@ -32,8 +32,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Only `--dist loadscope` is ours to answer."""
-    return SideBySide(config, log) if config.getvalue("dist") == "loadscope" else None
+    """Only `--dist loadscope` is ours to answer. In the order of the folders, whole runs begin among the first; by their number
+    of tests, which is small, they would begin last and end alone."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    config.option.loadscopereorder = False
+    return SideBySide(config, log)
 
 
 @pytest.fixture(scope="session")

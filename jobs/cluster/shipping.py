@@ -14,6 +14,7 @@ from pathlib import Path
 
 from curriculum.errors import RecipeError
 from curriculum.load import merged_yaml
+from pipeline.dag.versions import COMMIT_VARIABLE, code_commit
 
 PACKAGES = ("curriculum", "jobs", "ncp_model", "pipeline")
 MAX_UPLOAD_BYTES = 100 * 1024 * 1024
@@ -39,6 +40,7 @@ RAY_SETTINGS = {
 def carried_environment() -> dict[str, str]:
     """Variables for processes on other machines, which do not inherit this one's."""
     carried = {name: os.environ[name] for name in CARRIED_VARIABLES if name in os.environ}
+    carried[COMMIT_VARIABLE] = code_commit()
     return {**{name: os.environ.get(name, value) for name, value in RAY_SETTINGS.items()}, **carried}
 
 

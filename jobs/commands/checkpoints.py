@@ -28,7 +28,7 @@ def generate(
         ),
     ],
     prompt: Annotated[str, typer.Option(help="Text to continue; empty starts a new document.")] = "",
-    max_tokens: Annotated[int, typer.Option(help="Tokens to add at most.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to add at most.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens only.")] = None,
     top_p: Annotated[
@@ -61,7 +61,7 @@ def export(
     stage: Annotated[
         str | None, typer.Option(help="Without one, the last stage that has a milestone.")
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Without one, the newest milestone.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Without one, the newest milestone.")] = None,
     dtype: Annotated[ExportType, typer.Option(help="Of the written tensors.")] = ExportType.float32,
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:

@@ -76,7 +76,7 @@ def quarantine(
 def inspect(
     place: PlaceArgument,
     source: SourceArgument = None,
-    samples: Annotated[int, typer.Option(help="Documents to show the beginning of.")] = 3,
+    samples: Annotated[int, typer.Option(min=0, help="Documents to show the beginning of.")] = 3,
     tokenizer: TokenizerOption = None,
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:

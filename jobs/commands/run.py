@@ -17,6 +17,7 @@ from jobs.exit_codes import DONE, STOPPED, UNREACHABLE, print_failures
 from jobs.launch import check_accepted, plan_recipe, prepare_run, run_recipe
 from jobs.plan.cost import DEFAULT_DEVICE, DEFAULT_MFU, DEVICE_PEAK_FLOPS, Rates, step_costs
 from jobs.plan.drawing import graph_html, graph_svg, graph_text, plan_nodes
+from jobs.plan.made_with import made_with_other_software
 from jobs.plan.supply import stage_draws
 from jobs.plan.view import plan_record, print_plan
 from jobs.runs import read_run
@@ -106,10 +107,11 @@ def plan(
                 print(graph_html(nodes, f"run {planned.run}"), end="")
         return
     costs = step_costs(opened, planned.recipe, rows, rates)
+    made_with = made_with_other_software(opened, rows)
     if as_json:
-        print(json.dumps(plan_record(planned, rows, costs, rates, draws), indent=1))
+        print(json.dumps(plan_record(planned, rows, costs, rates, draws, made_with), indent=1))
     else:
-        print_plan(out, planned, rows, costs, rates, draws)
+        print_plan(out, planned, rows, costs, rates, draws, made_with)
 
 
 def run(

@@ -9,10 +9,9 @@ import numpy as np
 
 from curriculum.errors import nearest
 from curriculum.identity import fingerprint
-from curriculum.tokens import stage_steps
+from curriculum.tokens import first_step, stage_steps
 from jobs.evaluation.comparison import ComparisonError, LossCurve
 from jobs.monitoring.metric_series import MetricSeries
-from jobs.monitoring.run_overview import first_step
 from jobs.recorded import recorded_recipe
 from jobs.runs import read_run
 from ncp_model.flops import flops_per_token

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from curriculum.schema import Recipe
-from curriculum.tokens import stage_steps, tokens_before
+from curriculum.tokens import first_step, stage_steps, tokens_before
 from jobs.evaluation_runs.table import TableRow, step_rows
 from jobs.monitoring.run_alerts import RunAlert, run_alerts
 from jobs.monitoring.status import RunStatus, StepStatus, recorded_status, unreadable_status
@@ -191,14 +191,6 @@ def stage_status(storage: Storage, recipe: Recipe, name: str, step: StepStatus) 
         rate=rate,
         eta_seconds=(steps - min(taken, steps)) * stage.global_batch_tokens / rate if rate else None,
     )
-
-
-def first_step(recipe: Recipe, name: str) -> int:
-    """The step a stage begins at: its parent's last when it goes on with the parent's full state, else 0."""
-    init = recipe.stages[name].init
-    if init.from_ is None or init.load != "full" or init.from_ not in recipe.stages:
-        return 0
-    return stage_steps(recipe.stages[init.from_])
 
 
 def _evaluations(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from curriculum.schema import Recipe, StageSpec
-from curriculum.tokens import stage_steps
+from curriculum.tokens import first_step, stage_steps
 from jobs.evaluation.mixture import mixture_average
 from jobs.evaluation.suite_error import suite_stderr
 from jobs.evaluation_runs.table import TableRow, evaluation_rows
@@ -89,9 +89,9 @@ def run_report(storage: Storage, run: str, *, columns: Callable[[str], Columns] 
 
 
 def stage_flops(recipe: Recipe, name: str) -> float:
-    """Training FLOPs of one stage, to its stop."""
+    """Training FLOPs of one stage from its first step to its stop."""
     stage = recipe.stages[name]
-    tokens = stage_steps(stage) * stage.global_batch_tokens
+    tokens = (stage_steps(stage) - first_step(recipe, name)) * stage.global_batch_tokens
     return tokens * flops_per_token(recipe.model, stage.sequence_length).total
 
 

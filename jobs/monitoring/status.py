@@ -111,6 +111,8 @@ def step_status(storage: Storage, record: Mapping[str, Any]) -> StepStatus:
         with reading(storage.uri(record["key"])):
             progress = store.progress()
             state, detail, attempt, seconds = _state(store, record["milestone"], progress)
+            if state == "running" and progress is not None and progress["attempt"] != attempt:
+                progress = None  # of an attempt that is over
     except DamagedRecord as error:
         state, detail, attempt, seconds = "unreadable", str(error), None, None
     return StepStatus(
@@ -175,9 +177,15 @@ def _state(
     attempt = progress["attempt"] if progress else None
     held = store.held()
     if held is not None:
-        text = progress_text(progress) if progress else "starting"
-        seen = f", {sign_of_life(progress['at'])}" if progress else ""
-        return "running", f"{text} ({held}{seen})", held.number, None
+        if progress is None or attempt != held.number:  # what an attempt before said is not true of this one
+            newest = store.newest_milestone(milestone) if milestone is not None else None
+            return (
+                "running",
+                f"starting{f' from step {newest}' if newest else ''} ({held})",
+                held.number,
+                None,
+            )
+        return "running", f"{progress_text(progress)} ({held}, {sign_of_life(progress['at'])})", attempt, None
     failure = store.failure()
     if failure is not None and _is_retried(failure):
         return (

@@ -61,6 +61,11 @@ def check_before_work(recipe: Recipe) -> None:
                 ) from error
         if len(set(stage.evaluation.suites)) != len(stage.evaluation.suites):
             raise RecipeError(f"stages.{name}.evaluation.suites: names one twice; leave one out")
+        if stage.evaluation.heldout_tokens and not recipe.data.heldout_fraction:
+            raise RecipeError(
+                f"stages.{name}.evaluation.heldout_tokens: {stage.evaluation.heldout_tokens}, and data.heldout_fraction 0 keeps no "
+                "text out of training; raise that, or set evaluation.heldout_tokens to 0"
+            )
         _check_gate(recipe, name, stage)
     check_cleaning(recipe)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, StageSpec
-from curriculum.tokens import evaluated_steps
+from curriculum.tokens import evaluated_steps, first_step
 from ncp_model.flops import flops_per_token
 from ncp_model.memory import checkpoint_bytes
 from pipeline.dag.plan import PlannedStep
@@ -83,7 +83,8 @@ class StepCost:
     left_bytes: int | None = None
     """What of that is still to be written."""
     upper_bound: bool = False
-    """Whether tokens, FLOPs and hours are the most it can be: a source may hold less held-out text than is asked for."""
+    """Whether tokens, FLOPs and hours are the most it can be: a source may hold less held-out text than is asked for. (Of one
+    whose first document is longer, that document is read whole.)"""
 
 
 def step_costs(
@@ -115,14 +116,14 @@ def total_cost(costs: Mapping[str, StepCost]) -> StepCost:
         else sum(cost.money or 0.0 for cost in values),
         storage_bytes=sum(cost.left_bytes or 0 for cost in values),
         left_bytes=sum(cost.left_bytes or 0 for cost in values),
-        upper_bound=any(cost.upper_bound and cost.tokens for cost in values),
+        upper_bound=any(cost.upper_bound and cost.flops for cost in values),
     )
 
 
 def _stage_cost(recipe: Recipe, row: PlannedStep, rates: Rates) -> StepCost:
     stage, stop = recipe.stages[row.step.name], row.step.milestone or 0
     one = checkpoint_bytes(recipe.model, stage.optimizer)
-    start = stop if row.state == "done" else row.resumes_at or 0
+    start = stop if row.state == "done" else row.resumes_at or first_step(recipe, row.step.name)
     kept = kept_milestones(recipe, stage, stop)
     steps = stop - start
     tokens = steps * stage.global_batch_tokens
@@ -144,10 +145,12 @@ def kept_milestones(recipe: Recipe, stage: StageSpec, stop: int) -> list[int]:
 
 
 def _evaluation_cost(recipe: Recipe, row: PlannedStep, rates: Rates) -> StepCost:
-    """The held-out text alone, at most; suites come on top and are not known before their requests are fetched."""
+    """The held-out text alone, at most: read once, and with a concept module once more without it. Suites come on top and are
+    not known before their requests are fetched."""
     identity = row.step.identity
     tokens = 0 if row.state == "done" else identity["heldout_tokens"] * len(identity["heldout"])
-    flops = tokens * FORWARD_SHARE * flops_per_token(recipe.model, identity["sequence_length"]).total
+    passes = 2 if recipe.model.concept.enabled else 1
+    flops = passes * tokens * FORWARD_SHARE * flops_per_token(recipe.model, identity["sequence_length"]).total
     return _priced(rates, tokens=tokens, flops=flops, upper_bound=True)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from curriculum.errors import RecipeError
 from curriculum.schema import Recipe, StageSpec
-from curriculum.tokens import stage_steps
+from curriculum.tokens import first_step, stage_steps
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
 from pipeline.data.order import Order
@@ -33,7 +33,7 @@ class Draw:
     share: float
     """Of the mixture; the shares of a stage sum to one."""
     windows: int
-    """Drawn until the stop; exact."""
+    """Drawn from the stage's first step until its stop; exact."""
     epochs: float | None
     """Windows drawn by windows there are; None while nobody knows how many there are."""
     basis: str | None
@@ -56,9 +56,10 @@ def stage_draws(storage: Storage, recipe: Recipe, steps: Sequence[Step]) -> dict
 def _stage(
     recipe: Recipe, name: str, stage: StageSpec, manifests: Mapping[str, Manifest | None]
 ) -> dict[str, Draw]:
-    total = stage_steps(stage) * (stage.global_batch_tokens // stage.sequence_length)
+    a_step = stage.global_batch_tokens // stage.sequence_length
     order = Order(dict.fromkeys(stage.mixture, _MANY), stage.mixture, stage.order_block, stage.seed)
-    needed = order.draws(total)
+    until, before = (order.draws(step * a_step) for step in (stage_steps(stage), first_step(recipe, name)))
+    needed = {source: until[source] - before[source] for source in until}
     whole = math.fsum(stage.mixture.values())
     draws = {}
     for source, weight in stage.mixture.items():

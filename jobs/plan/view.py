@@ -11,10 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from curriculum.schema import Recipe, StageSpec
-from curriculum.tokens import stage_steps, tokens_before
+from curriculum.tokens import first_step, stage_steps, tokens_before
 from jobs.commands.terminal import byte_size
 from jobs.launch import Planned
 from jobs.plan.cost import Rates, StepCost, total_cost
+from jobs.plan.made_with import made_with_lines
 from jobs.plan.outlook import raising_tokens, warnings
 from jobs.plan.sources import source_lines, source_records
 from jobs.plan.supply import Draw
@@ -29,8 +30,9 @@ def plan_record(
     costs: Mapping[str, StepCost],
     rates: Rates,
     draws: Mapping[str, Mapping[str, Draw]],
+    made_with: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """The plan as plain values."""
+    """The plan as plain values; `made_with` as `made_with_other_software` found it."""
     recipe = planned.recipe
     return {
         "run": planned.run,
@@ -40,6 +42,7 @@ def plan_record(
         "sources": source_records(planned.sources),
         "stages": {name: stage_record(planned, name, draws[name]) for name in recipe.stages},
         "warnings": warnings(recipe),
+        "made_with_other_software": {name: list(differences) for name, differences in made_with.items()},
         "steps": [
             {
                 "name": row.step.name,
@@ -66,12 +69,13 @@ def stage_record(planned: Planned, name: str, draws: Mapping[str, Draw]) -> dict
     """Exact integers of one stage: steps, tokens in it, tokens in total, training FLOPs (LM head included), and its mixture."""
     stage = planned.recipe.stages[name]
     per_token = flops_per_token(planned.recipe.model, stage.sequence_length)
-    steps = stage_steps(stage)
+    steps = stage_steps(stage) - first_step(planned.recipe, name)
     tokens = steps * stage.global_batch_tokens
+    stop_tokens = stage_steps(stage) * stage.global_batch_tokens
     return {
         "steps": steps,
         "tokens": tokens,
-        "tokens_total": tokens_before(planned.recipe, name) + tokens,
+        "tokens_total": tokens_before(planned.recipe, name) + stop_tokens,
         "flops": tokens * per_token.total,
         "flops_per_token": per_token.total,
         "flops_per_token_without_lm_head": per_token.total - per_token.lm_head,
@@ -90,6 +94,7 @@ def print_plan(
     costs: Mapping[str, StepCost],
     rates: Rates,
     draws: Mapping[str, Mapping[str, Draw]],
+    made_with: Mapping[str, Sequence[str]],
 ) -> None:
     """What the run is, then a row per step with what is left of it, then the sum."""
     recipe = planned.recipe
@@ -113,6 +118,8 @@ def print_plan(
         out.print(f"    {raising_tokens(stage)}", markup=False)
     for line in warnings(recipe):
         out.print(f"warning: {line}", markup=False)
+    for line in made_with_lines(made_with):
+        out.print(f"note: {line}", markup=False)
     for line in source_lines(planned.sources):
         out.print(f"  {line}", markup=False)
     table = Table()
@@ -183,15 +190,16 @@ def _inputs(needs: Sequence[str]) -> str:
 
 
 def _cost_cells(cost: StepCost, *, priced: bool) -> list[str]:
+    bound = "<= " if cost.upper_bound and cost.flops else ""
     return [
-        "" if cost.tokens is None else f"{'<= ' if cost.upper_bound and cost.tokens else ''}{cost.tokens:,}",
+        "" if cost.tokens is None else f"{bound}{cost.tokens:,}",
         "" if cost.steps is None else f"{cost.steps:,}",
-        "" if cost.flops is None else f"{cost.flops:.3g}",
+        "" if cost.flops is None else f"{bound}{cost.flops:.3g}",
         ""
         if cost.gpu_hours is None
-        else f"{cost.gpu_hours:,.3g}"
+        else f"{bound}{cost.gpu_hours:,.3g}"
         if cost.gpu_hours < 100
-        else f"{cost.gpu_hours:,.0f}",
+        else f"{bound}{cost.gpu_hours:,.0f}",
         "" if cost.storage_bytes is None else byte_size(cost.storage_bytes),
-        *(["" if cost.money is None else f"{cost.money:,.2f}"] if priced else []),
+        *(["" if cost.money is None else f"{bound}{cost.money:,.2f}"] if priced else []),
     ]

@@ -220,8 +220,9 @@ def _check_supply(storage: Storage, job: TrainJob) -> None:
         for source, key in job.shards.items()
     }
     order = Order(windows, stage.mixture, stage.order_block, stage.seed)
-    positions = job.stop_step * (stage.global_batch_tokens // stage.sequence_length)
-    check_supply(order, positions, stage.max_repetition, stage.on_shortage)
+    a_step = stage.global_batch_tokens // stage.sequence_length
+    drawn = range(job.first_step * a_step, job.stop_step * a_step)
+    check_supply(order, drawn, stage.max_repetition, stage.on_shortage)
 
 
 def _fit(job: TrainJob, runtime: RuntimeSpec, workers: int) -> None:

@@ -77,7 +77,12 @@ def _train(
     data = train_bpe(texts, spec.vocab_size)
     storage.write_bytes(key, data)
     tokenizer = Tokenizer.from_bytes(data)
-    return {"tokenizer": key, "sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    return {
+        "tokenizer": key,
+        "sha256": tokenizer.sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "vocab_size_asked": spec.vocab_size,
+    }
 
 
 def _texts(storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int, text_key: str) -> Iterator[str]:

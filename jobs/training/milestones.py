@@ -7,11 +7,9 @@ training, `jobs.training.retention` says which are kept.
 
 from __future__ import annotations
 
-import platform
 import sys
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -33,6 +31,7 @@ from jobs.training.train_job import TrainJob
 from ncp_model.optim import Optimizers
 from pipeline.dag.lease import LeaseBook, Superseded
 from pipeline.dag.store import StepStore
+from pipeline.dag.versions import versions
 from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
@@ -156,11 +155,7 @@ def _publish(
             "world_size": dist.get_world_size(),
             "micro_batch_size": job.micro_batch_size,
             "device": job.device,
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "ray": version("ray"),
-            },
+            "versions": dict(versions()),
             "at": time.time(),
         },
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import queue
 import shutil
 import signal
@@ -25,7 +24,6 @@ import threading
 import urllib.error
 import urllib.request
 from collections import deque
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +35,7 @@ from jobs.training.metric_log import MetricRow
 from jobs.training.metric_values import plain_number
 from jobs.training.train_job import TrainJob
 from jobs.training.wandb_mode import WandbMode, wandb_mode
+from pipeline.dag.versions import versions
 from pipeline.storage import Storage
 
 PROBE_SECONDS = 5.0
@@ -256,8 +255,5 @@ def _config(job: TrainJob) -> dict[str, Any]:
         "precision": plain(job.precision),
         "shards": dict(job.shards),
         "stop_step": job.stop_step,
-        "versions": {
-            "python": platform.python_version(),
-            **{package: version(package) for package in ("torch", "ray")},
-        },
+        "versions": dict(versions()),
     }

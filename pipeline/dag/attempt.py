@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.dag.lease import Lease
 from pipeline.dag.step import Step
 from pipeline.dag.store import StepStore
+from pipeline.dag.versions import versions
 from pipeline.storage import Storage
 
 
@@ -85,7 +86,13 @@ def attempt(
         result = executor(context)
         seconds = time.monotonic() - started
         if step.milestone is None:
-            receipt = {"attempt": lease.number, "run": run, "seconds": seconds, **result}
+            receipt = {
+                "attempt": lease.number,
+                "run": run,
+                "seconds": seconds,
+                "versions": dict(versions()),
+                **result,
+            }
             lease.seal(receipt)
             store.complete_receipt(receipt)
         elif not store.done(step):

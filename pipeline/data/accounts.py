@@ -15,6 +15,9 @@ def account_line(receipt: Mapping[str, Any]) -> str:
         return _staged(receipt, receipt["counters"])
     if "counts" in receipt:
         return _cleaned(receipt, receipt["counts"])
+    asked, there = receipt.get("vocab_size_asked", 0), receipt.get("vocab_size", 0)
+    if there < asked:
+        return f"{there:,} of {asked:,} entries: the text makes no more; raise tokenizer.train.max_bytes_per_source, or lower vocab_size"
     return ""
 
 

@@ -111,17 +111,16 @@ class Order:
         return derive_key("order", ORDER_VERSION, self.seed, "source", source, epoch)
 
 
-def check_supply(
-    order: Order, total_windows: int, max_repetition: float, on_shortage: str
-) -> dict[str, float]:
-    """How often each source is repeated in the first `total_windows`; 1.0 is one whole pass.
+def check_supply(order: Order, drawn: range, max_repetition: float, on_shortage: str) -> dict[str, float]:
+    """How often each source is read through at the positions `drawn` of the order; 1.0 is one whole pass.
 
     Raises ValueError naming the source that would be drawn more than `max_repetition` times over, unless
     `on_shortage` is "repeat".
     """
     if on_shortage not in ("error", "repeat"):
         raise ValueError(f"on_shortage: {on_shortage!r} is not one of 'error', 'repeat'")
-    needed = order.draws(total_windows)
+    until, before = order.draws(drawn.stop), order.draws(drawn.start)
+    needed = {name: until[name] - before[name] for name in order.sources}
     repetition = {name: needed[name] / order.windows[name] for name in order.sources}
     for name, times in repetition.items():
         if on_shortage == "error" and needed[name] > max_repetition * order.windows[name]:

@@ -147,3 +147,17 @@ def test_no_clipping_is_null_and_stays_strict_json() -> None:
     optimizer = load_recipe("demo", ["stage1.optimizer.grad_clip=null"]).stages["stage1"].optimizer
     assert optimizer.clip_norm == float("inf")
     assert json.loads(canonical_json(identity_of(optimizer)))["grad_clip"] is None
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("stage1.mixture={stdlib-prose: 1e308, stdlib-code: 1e308}", "stages.stage1.mixture.stdlib-prose"),
+        ("model.concept.rope_stride=9223372036854775807", "model.concept.rope_stride"),
+        ("model.concept.chunk_size=256", "stages.stage1.sequence_length"),
+    ],
+)
+def test_finite_numbers_that_nothing_can_be_done_with_are_refused(override: str, key: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("demo", [override])
+    assert key in str(caught.value) and "\n" not in str(caught.value)

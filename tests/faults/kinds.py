@@ -53,7 +53,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="K4-K6",
         meaning="recipes: mappings that cannot be replaced, numbers without bounds, what a plan could have known",
-        elsewhere=None,
+        elsewhere=8,  # mixture weights, rope_stride, one chunk a window, held-out text of nothing, a vocabulary that the text
+        # does not fill, and --samples, --max-tokens, --step
         tests=(
             "curriculum/test_load.py::*",
             "curriculum/test_bounds.py::*",
@@ -89,7 +90,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="K11",
         meaning="a number that says more than it knows",
-        elsewhere=None,
+        elsewhere=6,  # the rate of an attempt that is over; cost, windows and FLOPs of a stage with its parent's state; held-out
+        # text read twice; bounds in sums
         tests=(
             "jobs/commands/test_compare.py::*",
             "jobs/evaluation/test_comparison.py::*",
@@ -99,7 +101,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="K12",
         meaning="secrets in records and command lines",
-        elsewhere=None,
+        elsewhere=0,  # one check over every text of a recipe
         tests=("curriculum/test_secrets.py::*", "pipeline/test_redaction.py::*"),
     ),
     Kind(

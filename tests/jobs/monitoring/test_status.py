@@ -111,6 +111,22 @@ def test_a_running_step_shows_its_progress_and_its_holder(storage: Storage) -> N
     assert f"process {holder.pid}" in detail
 
 
+def test_an_attempt_that_has_said_nothing_yet_is_not_shown_with_the_numbers_of_the_one_before(
+    storage: Storage,
+) -> None:
+    step = _step("s", milestone=100)
+    _record(storage, step)
+    store, here = StepStore(storage, step.key), Holder.here()
+    dead = Holder(**{**here.record(), "started": "0"})
+    storage.create_json(f"{step.key}/lease/000001.json", {"run": "r", "holder": dead.record(), "at": 0})
+    store.write_progress(1, {"unit": "tokens", "done": 3900, "total": 4000, "rate": 250.0, "eta_seconds": 1})
+    store.publish_milestone(40, {"attempt": 1})
+    storage.create_json(f"{step.key}/lease/000002.json", {"run": "r", "holder": here.record(), "at": 0})
+    (status,) = run_status(storage, "r").steps
+    assert (status.state, status.attempt, status.progress) == ("running", 2, None)
+    assert status.detail.startswith("starting from step 40 (") and "ETA" not in status.detail
+
+
 def test_a_step_whose_holder_was_killed_is_stopped_and_says_where_it_resumes(storage: Storage) -> None:
     step = _step("s", milestone=100)
     _record(storage, step)

@@ -53,6 +53,10 @@ def storage(tmp_path: Path) -> Storage:
             r"gate\.metric: .* the stage has no evaluation",
         ),
         (
+            ["data.heldout_fraction=0"],
+            r"stages\.stage1\.evaluation\.heldout_tokens: .*data\.heldout_fraction 0 keeps no text",
+        ),
+        (
             ["stage1.evaluation.suites=[quick, quikc]"],
             r"stages\.stage1\.evaluation\.suites\[1\]: 'quikc' is no suite",
         ),

@@ -9,7 +9,9 @@ import pytest
 from curriculum.errors import RecipeError
 from curriculum.load import load_recipe
 from jobs.graph import build_graph
+from jobs.monitoring.run_report import stage_flops
 from jobs.plan.cost import Rates, StepCost, step_costs, total_cost
+from jobs.plan.supply import stage_draws
 from ncp_model.flops import flops_per_token
 from ncp_model.memory import checkpoint_bytes
 from pipeline.dag.plan import make_plan
@@ -84,7 +86,19 @@ def test_an_evaluation_costs_at_most_what_it_asks_for(storage: Storage) -> None:
     recipe = load_recipe("demo")
     costs = step_costs(storage, recipe, make_plan(build_graph(recipe, PINS), storage), H100)
     assert costs["stage1-eval"].upper_bound and costs["stage1-eval"].tokens == 2 * 32768
-    assert not costs["stage1"].upper_bound
+    assert not costs["stage1"].upper_bound and total_cost(costs).upper_bound
+    forward = 2 * 32768 * flops_per_token(recipe.model, 256).total / 3
+    assert costs["stage1-eval"].flops == pytest.approx(2 * forward), "once more with the concept zeroed"
+
+
+def test_a_stage_that_goes_on_with_its_parents_state_costs_from_there(storage: Storage) -> None:
+    recipe = load_recipe("demo", ["stage2.init.load=full", "stage2.tokens=1638400"])
+    rows = make_plan(build_graph(recipe, PINS), storage)
+    cost = step_costs(storage, recipe, rows, H100)["stage2"]
+    assert (cost.steps, cost.tokens) == (200, 200 * 4096)
+    draws = stage_draws(storage, recipe, [row.step for row in rows])["stage2"]
+    assert sum(draw.windows for draw in draws.values()) == 200 * 16
+    assert stage_flops(recipe, "stage1") == pytest.approx(stage_flops(recipe, "stage2"))
 
 
 @pytest.mark.parametrize(

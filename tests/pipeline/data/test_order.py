@@ -101,14 +101,19 @@ def test_a_shortage_names_the_source_and_the_way_out():
     with pytest.raises(
         ValueError, match=r"mixture\.code: 20 windows are needed but the source holds 10 .*repeat"
     ):
-        check_supply(order, 40, 1.0, "error")
-    assert check_supply(order, 40, 2.0, "error") == {"code": 2.0, "prose": 0.2}
-    assert check_supply(order, 400, 1.0, "repeat")["code"] == 20.0
+        check_supply(order, range(40), 1.0, "error")
+    assert check_supply(order, range(40), 2.0, "error") == {"code": 2.0, "prose": 0.2}
+    assert check_supply(order, range(400), 1.0, "repeat")["code"] == 20.0
+
+
+def test_a_stage_that_goes_on_with_its_parents_position_draws_what_is_left():
+    order = Order({"code": 10, "prose": 100}, {"code": 0.5, "prose": 0.5}, 8, 0)
+    assert check_supply(order, range(24, 40), 1.0, "error") == {"code": 0.8, "prose": 0.08}
 
 
 def test_using_a_source_exactly_once_is_no_shortage():
     order = Order({"a": 7, "b": 5}, {"a": 7, "b": 5}, 12, 3)
-    assert check_supply(order, 12, 1.0, "error") == {"a": 1.0, "b": 1.0}
+    assert check_supply(order, range(12), 1.0, "error") == {"a": 1.0, "b": 1.0}
 
 
 def test_a_source_without_windows_is_named():
@@ -118,4 +123,4 @@ def test_a_source_without_windows_is_named():
 
 def test_an_unknown_policy_is_refused():
     with pytest.raises(ValueError, match="on_shortage: 'ignore'"):
-        check_supply(Order({"a": 1}, {"a": 1}, 1, 0), 1, 1.0, "ignore")
+        check_supply(Order({"a": 1}, {"a": 1}, 1, 0), range(1), 1.0, "ignore")
