@@ -1,4 +1,4 @@
-"""A ladder of models for a scaling law, as a recipe's `ladder:` section names it (NCP spec 13).
+"""A ladder of models for a scaling law, as a recipe's `ladder:` section names it (docs/model.md 13).
 
 Every shape of every family is trained at every compute budget that suits it, each as a run of its own whose recipe is
 this one with another model and another number of tokens. Part of no identity: a rung is identified by its own recipe.

@@ -1,4 +1,4 @@
-"""A mixture as integers: how many windows of each source a block holds (design, section 4).
+"""A mixture as integers: how many windows of each source a block holds.
 
 Weights become counts that sum to the block by the largest-remainder (Hamilton) method, as in OLMo-core's source
 mixtures, so the mixture is exact in every block and there is no rounding to argue about later.

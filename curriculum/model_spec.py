@@ -1,6 +1,6 @@
 """The model's specification: what is computed, never where or how fast.
 
-Every switch of NCP spec 0.1 (where the paper, the article and the released model disagree) is a field here, and every
+Every switch of docs/model.md 0.1 (where the paper, the article and the released model disagree) is a field here, and every
 default is the recommended one. The module is pure standard library so that the planner can price a model without torch.
 """
 
@@ -27,7 +27,7 @@ def _require_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConceptSpec:
-    """The Concept Module and its product quantiser (NCP spec 2.3 - 2.6)."""
+    """The Concept Module and its product quantiser (docs/model.md 2.3 - 2.6)."""
 
     enabled: bool = True
     chunk_size: int = declared(4, at_least=1, at_most=65_536)  # k: tokens in one concept
@@ -41,7 +41,7 @@ class ConceptSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class NcpSpec:
-    """The next-concept prediction loss (NCP spec 6)."""
+    """The next-concept prediction loss (docs/model.md 6)."""
 
     weight: float = declared(1.0, at_least=0)  # alpha, on the mean squared error per element
     target: str = "normed"  # normed (layer-normed pooled state) | pooled
@@ -51,14 +51,14 @@ class NcpSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class VqSpec:
-    """The codebook loss (NCP spec 6)."""
+    """The codebook loss (docs/model.md 6)."""
 
     weight: float = declared(1.0, at_least=0)  # beta, on the mean squared error per element
 
 
 @dataclass(frozen=True, kw_only=True)
 class IrcSpec:
-    """Intra-module residual connections (NCP spec 2.7)."""
+    """Intra-module residual connections (docs/model.md 2.7)."""
 
     enabled: bool = True
     decoder_softmax: bool = False  # the released decoder normalises its weights
@@ -70,7 +70,7 @@ class IrcSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class CrcSpec:
-    """Cross-module residual connections and the final-concept route (NCP spec 2.8, 2.9)."""
+    """Cross-module residual connections and the final-concept route (docs/model.md 2.8, 2.9)."""
 
     enabled: bool = True
     final_route: bool = True  # the predicted concept, normed, into every decoder layer, with a learned gate
@@ -80,7 +80,7 @@ class CrcSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class InitSpec:
-    """Weight initialisation (NCP spec 2.11): truncated normals cut at three standard deviations."""
+    """Weight initialisation (docs/model.md 2.11): truncated normals cut at three standard deviations."""
 
     method: str = (
         "scaled"  # scaled: std sqrt(2 / (5 d)), outputs / sqrt(2 * depth) | normal: one std everywhere
@@ -246,7 +246,7 @@ PRESETS: dict[str, ModelSpec] = {
     "olmo3-7b-vanilla-32": _vanilla(32),
     "olmo3-7b-vanilla-34": _vanilla(34),
     "olmo3-7b-vanilla-40": _vanilla(40),
-    # The public checkpoint's graph (NCP spec 0.1, second column). Loss weights and z-loss are not part of a
+    # The public checkpoint's graph (docs/model.md 0.1, second column). Loss weights and z-loss are not part of a
     # checkpoint and are not disclosed; the public training code's effective weights were 1/8192 with z-loss inactive.
     "release": ModelSpec(
         window_includes_self=False,

@@ -1,4 +1,4 @@
-"""The optimizer's specification: Muon for matrices, AdamW for everything else (NCP spec 7)."""
+"""The optimizer's specification: Muon for matrices, AdamW for everything else (docs/model.md 7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curriculum.fields import declared, require_bounds
 class OptimizerSpec:
     """Hyper-parameters of one stage's optimizer.
 
-    `lr` is the peak learning rate of Muon's matrices and of AdamW alike. It is read as "reading B" of NCP spec 7: a
+    `lr` is the peak learning rate of Muon's matrices and of AdamW alike. It is read as "reading B" of docs/model.md 7: a
     Muon step changes a matrix by a root mean square of lr * muon_rms_scale, so 6e-5 here equals Moonlight's
     RMS-matched 0.2 at OLMo's 3e-4. Weight decay is decoupled, and zero on the embedding and on every vector or scalar.
     """

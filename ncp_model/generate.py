@@ -1,4 +1,4 @@
-"""Text generation: greedy or sampled, one prompt as a stream or many of unequal lengths at once (NCP spec 11)."""
+"""Text generation: greedy or sampled, one prompt as a stream or many of unequal lengths at once (docs/model.md 11)."""
 
 from __future__ import annotations
 

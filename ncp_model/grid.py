@@ -1,4 +1,4 @@
-"""Where chunks lie in a sequence, and which predicted concept each token may read (NCP spec 2.3, 2.6, 3).
+"""Where chunks lie in a sequence, and which predicted concept each token may read (docs/model.md 2.3, 2.6, 3).
 
 Chunk j covers tokens jk .. jk+k-1 of its document. Token t (counted within its document) reads the concept predicted
 from chunks 0 .. j(t) with j(t) = floor((t+1)/k) - 1, the largest j whose last token is not after t; before the first

@@ -1,4 +1,4 @@
-"""Published weights as safetensors, both ways: OLMo 3's names and the NCP release's names (NCP spec 2.12).
+"""Published weights as safetensors, both ways: OLMo 3's names and the NCP release's names (docs/model.md 2.12).
 
 Loading refuses missing, unexpected, misshapen and non-finite tensors by name, and damaged files by theirs
 (`ncp_model.hf_headers`), before it touches a parameter. F32, F16 and BF16 become the model's own dtype; nothing else does.

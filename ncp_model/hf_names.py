@@ -1,4 +1,4 @@
-"""The published names of a model's tensors: OLMo 3's and the NCP release's (NCP spec 2.12), and their shapes.
+"""The published names of a model's tensors: OLMo 3's and the NCP release's (docs/model.md 2.12), and their shapes.
 
 A name map is a list of bindings, each saying that one tensor of a file (or one row of it) is one parameter of the model
 (or one slice of it). No torch here: a plan checks a folder of weights by its headers.

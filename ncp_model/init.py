@@ -1,4 +1,4 @@
-"""Weight initialisation, identical at any world size (NCP spec 2.11), and codebooks from data."""
+"""Weight initialisation, identical at any world size (docs/model.md 2.11), and codebooks from data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OLMo 3's transformer block: reordered norms, QK-norm, half-split RoPE, SwiGLU, no biases (NCP spec 2.1)."""
+"""OLMo 3's transformer block: reordered norms, QK-norm, half-split RoPE, SwiGLU, no biases (docs/model.md 2.1)."""
 
 from __future__ import annotations
 

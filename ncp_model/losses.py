@@ -1,4 +1,4 @@
-"""The losses as float32 sums with their counts (NCP spec 6), and cross entropy without full logits."""
+"""The losses as float32 sums with their counts (docs/model.md 6), and cross entropy without full logits."""
 
 from __future__ import annotations
 

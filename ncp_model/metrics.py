@@ -1,4 +1,4 @@
-"""Health of the learned concepts: NCP R^2 against trivial predictors, and codebook usage (NCP spec 14).
+"""Health of the learned concepts: NCP R^2 against trivial predictors, and codebook usage (docs/model.md 14).
 
 States accumulate over batches, as float64 sums that may be added over ranks with `all_reduce`.
 """

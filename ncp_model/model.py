@@ -1,4 +1,4 @@
-"""The NCP network: encode tokens, predict the next concept, decode tokens (NCP spec 2).
+"""The NCP network: encode tokens, predict the next concept, decode tokens (docs/model.md 2).
 
     x0 = Emb(ids)            -> encoder  -> h                    token resolution
     z  = LN(mean of k h's)   -> concept  -> predicted concept    chunk resolution
@@ -118,7 +118,7 @@ class NCPModel(nn.Module):
         pattern: AttentionPattern,
         caches: Caches | None = None,
     ) -> ConceptOutput:
-        """Pool h [B, T, d] into chunks and predict, from chunks 0 .. j, concept j + 1 (NCP spec 2.3 - 2.5)."""
+        """Pool h [B, T, d] into chunks and predict, from chunks 0 .. j, concept j + 1 (docs/model.md 2.3 - 2.5)."""
         pooled = grid.pool(h)
         z = self.vq_norm(pooled)
         sources = None
@@ -158,7 +158,7 @@ class NCPModel(nn.Module):
         pattern: AttentionPattern,
         caches: Caches | None = None,
     ) -> Tensor:
-        """Fuse h [B, T, d] with the concept rows and run the decoder (NCP spec 2.6, 2.10)."""
+        """Fuse h [B, T, d] with the concept rows and run the decoder (docs/model.md 2.6, 2.10)."""
         x = grid.add_rows(h, rows) if self.fusion is None else self.fusion(h, rows, grid)
         encoder_sources = concept_sources = None
         if self.route_norms is not None:
@@ -179,7 +179,7 @@ class NCPModel(nn.Module):
         grid: ChunkGrid,
         denominators: LossDenominators | None,
     ) -> ModelOutput:
-        """L = NTP + z + alpha NCP + beta VQ (NCP spec 6), from the final hidden states [B, T, d]."""
+        """L = NTP + z + alpha NCP + beta VQ (docs/model.md 6), from the final hidden states [B, T, d]."""
         spec = self.spec
         if logits is None:
             objective, ntp, z = linear_cross_entropy(hidden, self.lm_head.weight, labels, spec.z_loss)

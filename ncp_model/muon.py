@@ -1,4 +1,4 @@
-"""Muon with the Newton-Schulz work shared out over ranks (NCP spec 7).
+"""Muon with the Newton-Schulz work shared out over ranks (docs/model.md 7).
 
 `torch.optim.Muon` is right for plain two-dimensional tensors, and this class equals it there. It is not used because on
 FSDP's row-sharded matrices its Newton-Schulz runs as sharded matrix products (15 collectives a matrix, and rounding that

@@ -1,4 +1,4 @@
-"""Which parameter is trained by what: Muon for matrices, AdamW for the rest (NCP spec 7)."""
+"""Which parameter is trained by what: Muon for matrices, AdamW for the rest (docs/model.md 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Product quantiser and per-segment prediction heads (NCP spec 2.4, 2.5).
+"""Product quantiser and per-segment prediction heads (docs/model.md 2.4, 2.5).
 
 Heads and codebooks live in one module and are used only inside its forward, so that a sharded run gathers them once.
 They are stored stacked over the S segments; the public release's 32 separate tensors are slices of these.

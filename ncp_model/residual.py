@@ -1,4 +1,4 @@
-"""Residual routes within and across the three towers, and their fusion (NCP spec 2.6 - 2.9).
+"""Residual routes within and across the three towers, and their fusion (docs/model.md 2.6 - 2.9).
 
 States are never stacked: a route reads each once and accumulates (`ncp_model.mixing`). The shared LayerNorm of a
 cross-module route is applied algebraically. With mixing weights a_i that sum to 1 and
@@ -148,7 +148,7 @@ class FinalConceptRoute(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Joins the token stream with the predicted concept (NCP spec 2.6)."""
+    """Joins the token stream with the predicted concept (docs/model.md 2.6)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Fusion(nn.Module):
 
 
 class RouteNorms(nn.Module):
-    """The LayerNorms that each family of cross-module routes shares (NCP spec 2.8)."""
+    """The LayerNorms that each family of cross-module routes shares (docs/model.md 2.8)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Incremental decoding state: token caches, concept caches, the open chunk (NCP spec 11).
+"""Incremental decoding state: token caches, concept caches, the open chunk (docs/model.md 11).
 
 A session holds B sequences of different lengths. Every call appends some tokens to each; logits equal those of the full
 forward pass at every position, however the tokens are cut into calls, and after any rollback.

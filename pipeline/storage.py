@@ -1,4 +1,4 @@
-"""Storage: one root URL under which everything durable lies (design, section 3).
+"""Storage: one root URL under which everything durable lies.
 
 This is the only module that resolves storage URLs and writes below them. Everything else names *keys*, which
 are relative to the root: `runs/demo-1a2b3c/run.json`. These guarantees carry the whole system:

@@ -84,3 +84,25 @@ def test_the_pages_checkpoint_is_the_models() -> None:
 def test_the_pages_files_exist() -> None:
     for name in re.findall(r"(?:jobs|docs)/[a-z_/.-]+[a-z]", PAGE.read_text(), re.I):
         assert (ROOT / name).exists(), name
+
+
+def test_the_parameter_table_of_the_network_adds_up_to_the_network() -> None:
+    text = (ROOT / "docs" / "model.md").read_text()
+    section = text[text.index("## 4. Parameters") : text.index("## 5. Operations")]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
+    *parts, whole = [int(cells[-1].strip(" *").replace(",", "")) for cells in rows]
+    assert sum(parts) == whole == total_parameters(RECIPE.model)
+
+
+@pytest.mark.parametrize("package", ["curriculum", "jobs", "ncp_model", "pipeline", "tests"])
+def test_every_document_that_code_names_is_there(package: str) -> None:
+    """And every section of the network's page."""
+    sections = set(re.findall(r"^## ([\d.]+?)\.? ", (ROOT / "docs" / "model.md").read_text(), re.M))
+    for path in (ROOT / package).rglob("*.py"):
+        text = path.read_text()
+        for name in re.findall(r"docs/[\w./-]+\.md\b", text):
+            assert (ROOT / name).exists(), f"{path}: {name}"
+        for found in re.findall(r"docs/model\.md ([\d.]+(?:(?:, | - )[\d.]+)*)", text):
+            for number in re.split(r", | - ", found):
+                there = any(f"{section}.".startswith(f"{number.rstrip('.')}.") for section in sections)
+                assert there, f"{path}: docs/model.md has no section {number}"

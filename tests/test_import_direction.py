@@ -1,4 +1,4 @@
-"""Imports go one way: curriculum <- pipeline <- jobs and ncp_model <- jobs (design, section 2)."""
+"""Imports go one way: curriculum <- pipeline <- jobs and ncp_model <- jobs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Comparing two training runs: at equal loss, how many tokens and how much compute one needs of the other's.
 
-Tokens-to-match (NCP spec 13; the public figures are 51.3 %, that is 1.95 times fewer): both runs on the same data in
+Tokens-to-match (docs/model.md 13; the public figures are 51.3 %, that is 1.95 times fewer): both runs on the same data in
 the same order, both curves smoothed alike; the target is the baseline's smoothed loss where it ends; the answer is
 where the candidate's smoothed loss passes it for good, interpolated between steps. Compute-to-match is the same with
 tokens weighed by each model's FLOPs per token.

@@ -1,6 +1,6 @@
 """A ladder of models for a scaling law: which shapes, trained on how many tokens, at what cost.
 
-Every shape is trained at every compute budget it suits, on D = C / FLOPs-per-token tokens (NCP spec 13), rounded to whole
+Every shape is trained at every compute budget it suits, on D = C / FLOPs-per-token tokens (docs/model.md 13), rounded to whole
 steps. FLOPs per token are the exact ones of `ncp_model.flops`, not 6 N: an NCP model and a plain one of equal
 parameters do not cost the same.
 """

@@ -1,6 +1,6 @@
 """Scaling laws: how loss falls with compute, and how much compute one architecture saves another.
 
-The method (NCP spec 13): for each compute budget C several shapes are trained, with D = C / FLOPs per token tokens; the
+The method (docs/model.md 13): for each compute budget C several shapes are trained, with D = C / FLOPs per token tokens; the
 best held-out loss of each budget is the frontier; log L = a - b log C is fitted to each family's frontier; the
 efficiency of a candidate is C_base(L) / C at equal loss, as the geometric mean over the budgets and at the largest.
 From the two public optima (2.759 at 1e19, 2.449 at 1e20) b = 0.052, and 1.74 times means about 0.07 nats at 1e20.

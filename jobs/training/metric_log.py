@@ -1,4 +1,4 @@
-"""Training metrics in storage: immutable segments per attempt, no append (design, section 3).
+"""Training metrics in storage: immutable segments per attempt, no append.
 
 `{step}/metrics/{attempt:06d}-{restart:03d}/{first step:09d}.jsonl` holds one row a logged optimizer step. A segment is
 written whole when it is closed: every few seconds, and before every checkpoint, so that what a milestone covers is

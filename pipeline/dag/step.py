@@ -4,7 +4,7 @@ A step is *named* by its identity: the fingerprint of (kind, version, identity),
 fingerprints of the steps it is computed from. So a change anywhere upstream gives a new step with a new directory,
 and an old output is never overwritten or mistaken for the new one.
 
-Two kinds of completion (design, section 3): an ordinary step is done when its receipt exists; a training trajectory
+Two kinds of completion: an ordinary step is done when its receipt exists; a training trajectory
 is endless in itself and *publishes milestones*, and is done for a run when the milestone at the run's stop exists.
 """
 

@@ -1,4 +1,4 @@
-"""Accounting of documents: nothing disappears uncounted (design, section 4)."""
+"""Accounting of documents: nothing disappears uncounted."""
 
 from __future__ import annotations
 

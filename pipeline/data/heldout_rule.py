@@ -1,4 +1,4 @@
-"""Which documents are held out: a rule on the text alone (design, section 4).
+"""Which documents are held out: a rule on the text alone.
 
 Dolma upsamples by physical duplication, so a rule on ids, files or positions would leave copies of a held-out text in
 training. The text is normalised first (ASCII white space removed, ASCII letters lower-cased), so that copies that

@@ -2,7 +2,7 @@
 
 The window and its tokens are those of `packing: stream`; nothing is padded and nothing is accounted differently. What
 changes is how the model reads them: attention stays inside a document, positions and the chunk grid start anew with each
-one (NCP spec 3; the model builds its grid from these starts, in fixed shapes). A document cut by the window's left edge
+one (docs/model.md 3; the model builds its grid from these starts, in fixed shapes). A document cut by the window's left edge
 starts anew there.
 """
 

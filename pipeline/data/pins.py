@@ -1,4 +1,4 @@
-"""Pins: what exactly a source is, resolved once, kept, and compared with its place every time (design, sections 3 and 10).
+"""Pins: what exactly a source is, resolved once, kept, and compared with its place every time.
 
 A pin is the sorted list of (relative path, size, hash) of a source's files. Its digest is the source's identity;
 where the files lie is runtime, so the same bytes on another disk or in a bucket are the same source. Every plan and run

@@ -1,4 +1,4 @@
-"""Shards: one Arrow IPC stream of exactly one record batch, one row a document (design, section 4).
+"""Shards: one Arrow IPC stream of exactly one record batch, one row a document.
 
     input_ids: large_list<uint32>   ends in one EOS, no BOS
     doc_key:   string               <path relative to the source>:<line>

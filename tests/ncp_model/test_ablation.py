@@ -1,4 +1,4 @@
-"""The ablation ladder and its identities (NCP spec 8), routes at their start (2.7 - 2.9), and domain adaptation (9)."""
+"""The ablation ladder and its identities (docs/model.md 8), routes at their start (2.7 - 2.9), and domain adaptation (9)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_without_a_concept_every_token_reads_what_the_first_ones_read() -> None:
 
 
 def test_decoder_softmax_starts_with_the_published_weight_of_the_newest_state() -> None:
-    """NCP spec 0.1: 0.731, 0.254, 0.145 at 2, 9, 17 candidates; and +12 makes it a residual stream again."""
+    """docs/model.md 0.1: 0.731, 0.254, 0.145 at 2, 9, 17 candidates; and +12 makes it a residual stream again."""
     for candidates, expected in ((2, 0.731), (9, 0.254), (17, 0.145)):
         static = torch.zeros(candidates)
         static[-1] = 1.0

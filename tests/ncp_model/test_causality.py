@@ -82,7 +82,7 @@ def test_no_earlier_logit_and_no_other_document_moves() -> None:
 
 
 def test_one_concept_earlier_would_leak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading floor((t+2)/k) - 1 instead: the earliest shift that is not causal (NCP spec 3)."""
+    """Reading floor((t+2)/k) - 1 instead: the earliest shift that is not causal (docs/model.md 3)."""
 
     def early(self: grid_module.AlignedGrid, slots: Tensor) -> Tensor:
         slots = torch.cat((slots.flatten(1, 2), slots[:, -1:].flatten(1, 2)), dim=1)

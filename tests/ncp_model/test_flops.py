@@ -19,7 +19,7 @@ from ncp_model.flops import (
 )
 
 NCP = ModelSpec.preset("olmo3-7b-ncp")
-COMPONENTS = {  # NCP spec 4
+COMPONENTS = {  # docs/model.md 4
     "embedding": 410_738_688,
     "lm_head": 410_738_688,
     "encoder_blocks": 3_238_264_832,
@@ -117,7 +117,7 @@ def test_the_closed_form_counts_what_is_built(spec: ModelSpec) -> None:
 
 
 def test_flops_table() -> None:
-    """NCP spec 5, to every printed digit."""
+    """docs/model.md 5, to every printed digit."""
     vanilla = {n: flops_per_token(ModelSpec.preset(f"olmo3-7b-vanilla-{n}"), 8192) for n in (32, 34, 40)}
     ncp = flops_per_token(NCP, 8192)
     giga = {n: round(f.blocks / 1e9, 3) for n, f in vanilla.items()}

@@ -1,4 +1,4 @@
-"""Sums, counts, denominators, the gradient table of NCP spec 6, and cross entropy without logits."""
+"""Sums, counts, denominators, the gradient table of docs/model.md 6, and cross entropy without logits."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def test_presets_survive_a_dictionary(name: str) -> None:
 
 
 def test_the_release_preset_sets_every_disputed_switch() -> None:
-    """NCP spec 0.1: what the public checkpoint does, against the recommended defaults."""
+    """docs/model.md 0.1: what the public checkpoint does, against the recommended defaults."""
     default, release = ModelSpec().to_dict(), ModelSpec.preset("release").to_dict()
 
     def flat(values: dict, prefix: str = "") -> dict[str, object]:

