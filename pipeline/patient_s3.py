@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import fsspec
+from fsspec.asyn import sync_wrapper
 from s3fs import S3FileSystem
 
 from pipeline.answers import ANSWER_SECONDS, patiently_async
@@ -77,6 +78,10 @@ class PatientS3(S3FileSystem):
             f"s3://{bucket} at {self._place()}",
             body=max(size, _SLOW_BYTES if method in _SLOW else 0, _expected(method, kwargs)),
         )
+
+    call_s3 = sync_wrapper(
+        _call_s3
+    )  # s3fs's own is bound to its own method: what an open file writes would not be asked patiently
 
     async def _is_complete(self, upload: dict[str, Any]) -> bool:
         """Whether an upload whose completion was not answered was completed all the same: the object has its tag."""

@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from s3fs import S3FileSystem
+
 from pipeline.answers import StorageRefused, StorageUnavailable, current_patience, patience
+from pipeline.patient_s3 import PatientS3
 from pipeline.storage import Storage, StorageError
 from tests.s3_outage import Mode, Outage, outage_proxy
 from tests.s3_server import WEED, s3_environment, s3_server
@@ -44,11 +47,18 @@ def test_every_call_outlasts_a_store_that_is_away(bucket: Storage, proxy: Outage
     bucket.write_bytes("old/1", b"1")
     large = os.urandom(2 << 20)
     file = bucket.open_read("there")
+
+    def through_a_file(key: str, data: bytes) -> None:  # as torch's DCP writes a checkpoint
+        with bucket.fs.open(bucket.path(key), "wb", block_size=5 << 20) as opened:
+            opened.write(data)
+
     calls = {
         "read": lambda: bucket.read_bytes("there"),
         "range": lambda: bucket.read_range("there", 2, 3),
         "file": lambda: file.read(4),
         "write": lambda: bucket.write_bytes("written", large),
+        "file, at once": lambda: through_a_file("opened", large),
+        "file, in parts": lambda: through_a_file("parts", large * 6),
         "create": lambda: bucket.create("created", b"mine"),
         "list": lambda: bucket.children(""),
         "exists": lambda: bucket.exists("nothing"),
@@ -70,7 +80,16 @@ def test_every_call_outlasts_a_store_that_is_away(bucket: Storage, proxy: Outage
     assert found["create"] is True and found["exists"] is False
     assert "there" in found["list"]
     assert bucket.read_bytes("written") == large and bucket.read_bytes("created") == b"mine"
+    assert bucket.read_bytes("opened") == large and bucket.read_bytes("parts") == large * 6
     assert bucket.keys("old") == []
+
+
+def test_no_call_goes_round_the_patience() -> None:
+    """s3fs binds some synchronous methods to its own asynchronous ones when the class is made; an override must bind them anew."""
+    for name, method in vars(S3FileSystem).items():
+        wrapped = getattr(method, "__wrapped__", None)
+        if wrapped is not None and wrapped.__name__ in vars(PatientS3):
+            assert name in vars(PatientS3), name
 
 
 @needs_s3
@@ -92,8 +111,6 @@ def test_a_missing_bucket_and_wrong_keys_are_refused_at_once(
         with pytest.raises(StorageRefused, match=r"nothere.*no such bucket"):
             ask(Storage("s3://nothere/x"))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    from pipeline.patient_s3 import PatientS3
-
     PatientS3.clear_instance_cache()
     try:
         with pytest.raises(StorageRefused, match="AWS_ACCESS_KEY_ID"):
