@@ -108,26 +108,34 @@ def load_soundest(
     storage: Storage, reference: CheckpointRef, device: str = "cpu"
 ) -> tuple[CheckpointRef, NCPModel, Tokenizer]:
     """As `load_checkpoint`; where no step was named and the newest milestone is damaged, the one before it, which is said on
-    stderr. Raises DamagedMilestone when the step was named or nothing else is left."""
+    stderr. One that retention deleted meanwhile is no damage: the newest is taken. Raises DamagedMilestone when the step was named
+    or nothing else is left, RecipeError when the step was named and is no longer there."""
     while True:
         try:
             return reference, *load_checkpoint(storage, reference, device)
-        except DamagedMilestone as damage:
+        except (DamagedMilestone, FileNotFoundError) as error:
             name = f"{reference.run}/{reference.stage}"
-            step = StepStore(storage, reference.step_key).newest_milestone(reference.step - 1)
+            store = StepStore(storage, reference.step_key)
+            if reference.step not in store.milestones():  # retention was faster than the pin
+                if reference.exact:
+                    known = ", ".join(map(str, store.milestones())) or "none"
+                    raise RecipeError(
+                        f"checkpoint '{name}@{reference.step}': deleted by the run that goes on; it has {known}"
+                    ) from error
+                reference = find_checkpoint(storage, name)
+                continue
+            if isinstance(error, FileNotFoundError):
+                raise
+            step = store.newest_milestone(reference.step - 1)
             if reference.exact or step is None:
                 other = "" if step is None else f", or take {name}@{step}"
                 raise DamagedMilestone(
-                    f"{damage}; `ncp verify {reference.run} --set-aside` and `ncp run` make it again{other}",
-                    damage.step_key,
-                    damage.step,
-                ) from damage
-            print(f"{damage}; {name}@{step} is taken instead", file=sys.stderr)
+                    f"{error}; `ncp verify {reference.run} --set-aside` and `ncp run` make it again{other}",
+                    error.step_key,
+                    error.step,
+                ) from error
+            print(f"{error}; {name}@{step} is taken instead", file=sys.stderr)
             reference = replace(reference, step=step)
-        except FileNotFoundError:  # retention was faster than the pin
-            if reference.exact:
-                raise
-            reference = find_checkpoint(storage, f"{reference.run}/{reference.stage}")
 
 
 def read_tokenizer(storage: Storage, reference: CheckpointRef) -> bytes:

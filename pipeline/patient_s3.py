@@ -79,9 +79,8 @@ class PatientS3(S3FileSystem):
             body=max(size, _SLOW_BYTES if method in _SLOW else 0, _expected(method, kwargs)),
         )
 
-    call_s3 = sync_wrapper(
-        _call_s3
-    )  # s3fs's own is bound to its own method: what an open file writes would not be asked patiently
+    # s3fs's own is bound to s3fs's own method, so what is written through an open file would not be asked patiently.
+    call_s3 = sync_wrapper(_call_s3)
 
     async def _is_complete(self, upload: dict[str, Any]) -> bool:
         """Whether an upload whose completion was not answered was completed all the same: the object has its tag."""

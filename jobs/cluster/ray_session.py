@@ -78,7 +78,10 @@ def _connect(address: str | None, runtime: RuntimeSpec, options: dict[str, Any])
                 environment = {"working_dir": str(code), "env_vars": carried_environment()}
                 ray.init(address=address, runtime_env=environment, **options)
     except (ConnectionError, TimeoutError) as error:
-        raise ClusterUnavailable(f"RAY_ADDRESS: {address!r} does not answer ({last_line(error)})") from error
+        raise ClusterUnavailable(
+            f"RAY_ADDRESS: {address!r} does not let us in ({last_line(error)}); give RAY_AUTH_MODE=token and the cluster's "
+            "token if it asks for one, and see whether all its ports can be reached"
+        ) from error
 
 
 def _start_local(runtime: RuntimeSpec, options: dict[str, Any]) -> None:

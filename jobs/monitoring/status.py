@@ -17,6 +17,8 @@ from pipeline.storage import Storage
 
 RETRY_GRACE_SECONDS = 120.0
 """How long after its announced time the next attempt is still believed in: it may have to wait for its place."""
+QUIET_SECONDS = 300.0
+"""After so long without progress the speed and the end that were last told are no longer shown."""
 SKEW_SECONDS = 5.0
 """A time that lies so far ahead of this machine's clock was taken from a clock that goes otherwise."""
 REMOTE_READERS = 16
@@ -111,8 +113,10 @@ def step_status(storage: Storage, record: Mapping[str, Any]) -> StepStatus:
         with reading(storage.uri(record["key"])):
             progress = store.progress()
             state, detail, attempt, seconds = _state(store, record["milestone"], progress)
-            if state == "running" and progress is not None and progress["attempt"] != attempt:
-                progress = None  # of an attempt that is over
+            if (
+                state == "running" and progress is not None
+            ):  # what an attempt that is over said is not true now
+                progress = aged(progress) if progress["attempt"] == attempt else None
     except DamagedRecord as error:
         state, detail, attempt, seconds = "unreadable", str(error), None, None
     return StepStatus(
@@ -127,6 +131,13 @@ def step_status(storage: Storage, record: Mapping[str, Any]) -> StepStatus:
         attempt=attempt,
         seconds=seconds,
     )
+
+
+def aged(progress: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Progress as it is now: without speed and end once it has stood still for QUIET_SECONDS."""
+    if time.time() - progress["at"] < QUIET_SECONDS:
+        return progress
+    return {name: value for name, value in progress.items() if name not in ("rate", "eta_seconds")}
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
@@ -185,7 +196,12 @@ def _state(
                 held.number,
                 None,
             )
-        return "running", f"{progress_text(progress)} ({held}, {sign_of_life(progress['at'])})", attempt, None
+        return (
+            "running",
+            f"{progress_text(aged(progress))} ({held}, {sign_of_life(progress['at'])})",
+            attempt,
+            None,
+        )
     failure = store.failure()
     if failure is not None and _is_retried(failure):
         return (

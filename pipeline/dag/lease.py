@@ -24,6 +24,7 @@ from typing import Any
 
 from pipeline.answers import patience
 from pipeline.dag.holder import Holder
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 HEARTBEAT_SECONDS = 2.0
@@ -99,7 +100,12 @@ class LeaseBook:
     def _look(self, number: int) -> Held | Sealed | None:
         if number == 0:
             return None
-        record = self.storage.read_json(self._key(number, "json"))
+        try:
+            record = self.storage.read_json(self._key(number, "json"))
+        except DamagedRecord:
+            if self.storage.exists(self._key(number, "end")):
+                return None  # it is over, whoever held it
+            raise
         if "receipt" in record:
             return Sealed(receipt=record["receipt"])
         held = Held(number=number, run=record["run"], holder=Holder(**record["holder"]))

@@ -1,7 +1,7 @@
 """Run the benchmarks and keep their newest tables: `python -m tests.benchmarks [NAME ...]`.
 
 Each `bench_NAME.py` measures side by side in one process and prints a markdown table with machine and versions; it is
-kept as `docs/benchmarks/NAME.md` with the commit it was measured at.
+kept as `docs/benchmarks/{NAME}.md` with the commit it was measured at.
 """
 
 from __future__ import annotations

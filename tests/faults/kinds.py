@@ -81,6 +81,7 @@ KINDS: tuple[Kind, ...] = (
         elsewhere=30,
         tests=(
             "jobs/test_boundary.py::*",
+            "jobs/commands/test_services.py::*",
             "jobs/test_records_of_other_versions.py::*",
             "jobs/test_command_fuzz.py::*",
             "jobs/monitoring/test_any_text.py::*",
@@ -90,11 +91,12 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="K11",
         meaning="a number that says more than it knows",
-        elsewhere=6,  # the rate of an attempt that is over; cost, windows and FLOPs of a stage with its parent's state; held-out
-        # text read twice; bounds in sums
+        elsewhere=7,  # the rate of an attempt that is over, the end of one that stands still; cost, windows and FLOPs of a
+        # stage with its parent's state; held-out text read twice; bounds in sums
         tests=(
             "jobs/commands/test_compare.py::*",
             "jobs/evaluation/test_comparison.py::*",
+            "jobs/monitoring/test_status.py::*",
             "benchmarks/test_coverage.py::*",
         ),
     ),
@@ -113,17 +115,18 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="K14",
         meaning="storage that stumbles ends what it should not",
-        elsewhere=4,  # torch DCP's own streams, Ray Train's own files, leases that lapse, a create whose answer was lost
+        elsewhere=5,  # DCP's own streams, Ray Train's own files, leases that lapse, a lost answer to a create, open files
         tests=("pipeline/test_answers.py::*", "faults/test_outages.py::*"),
     ),
     Kind(
         name="K15",
         meaning="a checkpoint, or another durable file, is trusted by its size",
-        elsewhere=11,
+        elsewhere=13,
         tests=(
             "jobs/training/test_damaged_milestone.py::*",
             "pipeline/test_records.py::*",
             "faults/test_bit_flips.py::*",
+            "faults/test_retention_beside_readers.py::*",
         ),
     ),
     Kind(

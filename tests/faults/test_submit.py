@@ -19,6 +19,7 @@ from pipeline.storage import Storage
 from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import ROOT, SMALL, NcpProcess, copy_staged, milestones, ncp, step_store, wait_for
 from tests.ray_cluster import RayHead, RayWorker
+from tests.s3_outage import outage_proxy
 
 pytestmark = pytest.mark.matrix
 
@@ -97,6 +98,48 @@ def test_a_running_submission_is_stopped_with_a_milestone_and_says_what_is_left(
     code, output = ncp(storage, "submit", SMALL, "--address", head.address, "--follow", keep_ray=True)
     assert code == 0, output
     assert_same_trajectory(storage, uninterrupted, STOP)
+
+
+def test_a_follower_that_loses_the_job_server_says_that_the_run_goes_on_and_how_to_follow_it(
+    head: RayHead, storage: Path, uninterrupted: Path
+) -> None:
+    with outage_proxy(int(head.address.rpartition(":")[2])) as proxy:
+        follower = NcpProcess(storage, "submit", SMALL, "--address", proxy.url, "--follow", keep_ray=True)
+        wait_for(lambda: bool(milestones(storage, "stage1")))
+        with proxy.away("refuses"):
+            code, output = follower.finish()
+    (run,) = list_runs(Storage(str(storage)))
+    assert code == 6, output
+    assert f"the run goes on; follow it again: ncp logs {run} --follow --storage {storage}" in output, output
+    assert "Traceback" not in output, output
+    code, output = ncp(storage, "logs", run, "--follow", keep_ray=True)
+    assert code == 0, output
+    assert_same_trajectory(storage, uninterrupted, STOP)
+
+
+@pytest.mark.parametrize("token", ["0" * 64, None])
+def test_a_cluster_that_does_not_let_us_in_is_one_line(
+    head: RayHead, storage: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    if token is None:
+        for name in head.environment:
+            monkeypatch.delenv(name)
+    else:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+    commands = {
+        head.address: ("submit", SMALL, "--address", head.address),
+        head.gcs_address: ("run", SMALL),
+        head.client_address: ("run", SMALL),
+    }
+    for place, command in commands.items():
+        if command[0] == "run":
+            monkeypatch.setenv("RAY_ADDRESS", place)
+        code, output = ncp(storage, *command, keep_ray=True)
+        errors = [line for line in output.splitlines() if line.startswith("error: ")]
+        assert code == 5, f"{place}: {output}"
+        assert len(errors) == 1 and place in errors[0] and "RAY_AUTH_MODE=token" in errors[0], output
+        assert "Traceback" not in output, output
+    assert step_store(storage, "stage1") is None
 
 
 def test_runs_of_one_name_on_two_storages_share_a_cluster(

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from s3fs import S3FileSystem
 
 from pipeline.answers import StorageRefused, StorageUnavailable, current_patience, patience

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.monitoring.display import RunDisplay
-from jobs.monitoring.status import duration, progress_text, run_status
+from jobs.monitoring.status import QUIET_SECONDS, duration, progress_text, run_status
 from pipeline.dag.holder import Holder
 from pipeline.dag.retry import RetryPolicy
 from pipeline.dag.runner import Event, StepContext, run_steps
@@ -109,6 +109,24 @@ def test_a_running_step_shows_its_progress_and_its_holder(storage: Storage) -> N
     assert state == "running"
     assert "1,000/4,000 tokens   25 %  loss 4.500  250 tokens/s  ETA 0:12" in detail
     assert f"process {holder.pid}" in detail
+
+
+def test_a_step_that_stands_still_shows_no_speed_and_no_end(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = _step("s", milestone=100)
+    _record(storage, step)
+    holder = Holder.here()
+    storage.create_json(f"{step.key}/lease/000001.json", {"run": "r", "holder": holder.record(), "at": 0})
+    told = {"unit": "tokens", "done": 1000, "total": 4000, "rate": 250.0, "eta_seconds": 12}
+    StepStore(storage, step.key).write_progress(1, told)
+    later = time.time() + QUIET_SECONDS
+    monkeypatch.setattr("jobs.monitoring.status.time.time", lambda: later)
+    (status,) = run_status(storage, "r").steps
+    assert status.state == "running" and "1,000/4,000 tokens" in status.detail
+    assert "ETA" not in status.detail and "tokens/s" not in status.detail
+    assert "last sign of life 300 s ago" in status.detail
+    assert status.progress is not None and not {"rate", "eta_seconds"} & status.progress.keys()
 
 
 def test_an_attempt_that_has_said_nothing_yet_is_not_shown_with_the_numbers_of_the_one_before(

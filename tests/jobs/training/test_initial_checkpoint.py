@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ from curriculum.load import load_recipe, plain
 from curriculum.model_spec import ConceptSpec, CrcSpec, IrcSpec, ModelSpec, NcpSpec, VqSpec
 from curriculum.schema import InitSpec
 from curriculum.tokens import tokens_before
+from jobs import cli
+from jobs.boundary import run_command
+from jobs.exit_codes import USAGE
 from jobs.graph import build_graph
 from jobs.training.checkpoint_fit import WrongCheckpoint
 from jobs.training.initial_checkpoint import (
@@ -369,7 +373,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_folder_that_cannot_be_loaded_is_refused_by_name_before_it_is_pinned(
-    damage: str, published: Path, tmp_path: Path
+    damage: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, message = DAMAGES[damage]
     folder = tmp_path / "damaged"
@@ -386,6 +390,22 @@ def test_a_folder_that_cannot_be_loaded_is_refused_by_name_before_it_is_pinned(
     assert own.keys("") == []
     with pytest.raises(InputError, match=message):  # the same words when a folder is loaded without a run
         load_model(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    assert run_command(cli.app, ["generate", str(folder), "--prompt", "x"]) == USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and re.search(message, said), said
+
+
+@pytest.mark.parametrize("tokenizer", ["", "{", "{}", '{"model": {"type": "Unigram"}}', "\0" * 100])
+def test_a_folder_with_a_damaged_tokenizer_is_named(
+    tokenizer: str, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(published, folder)
+    (folder / "tokenizer.json").write_text(tokenizer)
+    assert run_command(cli.app, ["generate", str(folder), "--prompt", "x"]) == USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and "tokenizer.json" in said, said
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -16,6 +16,7 @@ from pipeline.dag import lease as lease_module
 from pipeline.dag.holder import Holder
 from pipeline.dag.lease import Held, Lease, LeaseBook, Sealed, Superseded
 from pipeline.dag.store import StepStore
+from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
 
@@ -48,6 +49,19 @@ def test_a_free_step_is_taken_and_then_held(storage: Storage) -> None:
 def test_a_lease_that_was_ended_is_taken_at_once(storage: Storage) -> None:
     with _take(LeaseBook(storage, "s")):
         pass
+    assert _take(LeaseBook(storage, "s")).number == 2
+
+
+def test_a_damaged_record_stands_in_nobodys_way_once_its_lease_is_over(storage: Storage) -> None:
+    record = "s/lease/000001.json"
+    with _take(LeaseBook(storage, "s")):
+        good = storage.read_bytes(record)
+        storage.write_bytes(record, good[:-3])
+        with pytest.raises(DamagedRecord, match=r"000001\.json"):  # it may be held, or a seal
+            LeaseBook(storage, "s").look()
+        storage.write_bytes(record, good)
+    storage.write_bytes(record, good[:-3])
+    assert LeaseBook(storage, "s").look() is None
     assert _take(LeaseBook(storage, "s")).number == 2
 
 
