@@ -134,7 +134,7 @@ class InitSpec:
 
     from_: str | None = None
     """Name of an earlier stage, whose milestone at its stop is loaded; or a checkpoint from outside the run: a name whose
-    place is in `runtime.locations`, or the place itself (`jobs.training.initial_checkpoint`). Written `from:` in YAML."""
+    place is in `runtime.locations`, or the place itself (`jobs.runs.initial_checkpoint`). Written `from:` in YAML."""
     load: str = "weights+optimizer"
     """`weights`, or `weights+optimizer` (OLMo 3's transition): step and data position start anew. `full` goes on at the
     parent's step, data position and skip window, under the stage's own schedule. The seed is always the stage's own."""

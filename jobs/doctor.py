@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from jobs.assets import list_assets
 from jobs.cluster.errors import ClusterUnavailable
+from jobs.cluster.ray_jobs import job_client
+from jobs.training.wandb_mode import wandb_mode
 from pipeline.redaction import redact
 from pipeline.storage import Storage, StorageError
 
@@ -130,7 +133,6 @@ def _ray(address: str | None) -> Check:
         where = os.environ.get("RAY_ADDRESS")
         found = f"RAY_ADDRESS is {where}" if where else "none named; ncp run starts a local one"
         return Check(name="ray cluster", ok=True, needed=False, found=redact(found))
-    from jobs.cluster.ray_jobs import job_client
 
     try:
         version = job_client(address).get_version()
@@ -234,7 +236,6 @@ def _browser() -> Check:
 
 
 def _wandb() -> Check:
-    from jobs.training.wandb_mode import wandb_mode
 
     mode = wandb_mode()
     found = f"{mode.mode}: {mode.why}"
@@ -243,7 +244,6 @@ def _wandb() -> Check:
 
 
 def _assets() -> list[Check]:
-    from jobs.assets import list_assets
 
     return [
         Check(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from curriculum.errors import InputError, RecipeError
-from jobs.checkpoint_ref import CheckpointRef, load_soundest
+from jobs.runs.checkpoint_ref import CheckpointRef
+from jobs.training.load_checkpoint import load_soundest
 from pipeline.storage import Storage
 
 
@@ -14,7 +15,7 @@ def export_checkpoint(storage: Storage, reference: CheckpointRef, folder: Path, 
     newest is damaged. Raises RecipeError when the folder already holds something, DamagedMilestone for a damaged one."""
     import torch
 
-    from ncp_model.hf import save_pretrained
+    from ncp_model.hf import save_pretrained  # brings torch
 
     prepare_folder(folder)
     reference, model, tokenizer = load_soundest(storage, reference)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from curriculum.errors import InputError, RecipeError
-from jobs.checkpoint_ref import find_checkpoint, load_folder, load_soundest
+from jobs.runs.checkpoint_ref import find_checkpoint
+from jobs.training.load_checkpoint import load_folder, load_soundest
 from pipeline.storage import Storage
 
 

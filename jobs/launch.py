@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from curriculum.errors import RecipeError, nearest
 from curriculum.schema import Recipe, RuntimeSpec
@@ -11,24 +11,12 @@ from jobs.cluster.preflight import cluster_capacity, preflight
 from jobs.cluster.preflight_costs import preflight_costs
 from jobs.cluster.ray_alive import check_ray, lost_ray
 from jobs.cluster.ray_session import ray_session
-from jobs.collection import starting
-from jobs.gates import accept_gate
 from jobs.graph import (
-    build_graph,
     evaluates_beside,
-    evaluation_sources,
-    run_name,
-    tokenizer_sources,
-    used_sources,
 )
-from jobs.left_out import left_out_lines
-from jobs.monitoring.display import RunDisplay
-from jobs.monitoring.notify import Notifier
-from jobs.monitoring.run_log import RunLog
-from jobs.plan.checks import check_before_work
-from jobs.plan.supply import stage_draws
-from jobs.runs import check_run_name, record_run, run_records
-from jobs.selection import (
+from jobs.plan.planned import Planned, check_inputs, resolve
+from jobs.plan.recipe_sources import known_pins, pin_sources
+from jobs.plan.selection import (
     Selection,
     check_only,
     check_selection,
@@ -36,7 +24,12 @@ from jobs.selection import (
     wanted_steps,
     with_forced,
 )
-from jobs.stop import (
+from jobs.plan.supply import stage_draws
+from jobs.runs.garbage import starting
+from jobs.runs.gates import accept_gate
+from jobs.runs.log import RunLog
+from jobs.runs.record import check_run_name, record_run
+from jobs.runs.stop import (
     StoppedByRequest,
     check_submission,
     run_stop_requested,
@@ -44,133 +37,14 @@ from jobs.stop import (
     stop_on_signals,
     withdraw_run_stop,
 )
-from jobs.tokenizer_source import check_published_tokenizer
-from jobs.training.checkpoint_fit import check_model
-from jobs.training.initial_checkpoint import (
-    check_load,
-    check_place,
-    initial_names,
-    load_pinned,
-    pin_checkpoint,
-)
+from jobs.show.display import RunDisplay
+from jobs.show.notify import Notifier
 from pipeline.answers import WORK_SECONDS, set_patience
-from pipeline.dag.plan import PlannedStep, make_plan
+from pipeline.dag.plan import make_plan
 from pipeline.dag.runner import Outcome, RetryPolicy, Stopped, run_steps
-from pipeline.dag.step import Step
-from pipeline.dag.store import StepStore
-from pipeline.data.objects import Listings
-from pipeline.data.pins import Look, load_pin, look, make_pin
 from pipeline.storage import Storage
 
 EVERYTHING = Selection()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """A recipe resolved against a storage."""
-
-    recipe: Recipe
-    pins: dict[str, str]
-    steps: tuple[Step, ...]
-    run: str
-    sources: Mapping[str, Look] = field(default_factory=dict)
-    """What a plan saw of each source; empty for a run, which says it while it pins."""
-
-
-def recipe_sources(recipe: Recipe) -> tuple[str, ...]:
-    """Sources whose content the run needs: the stages', the tokenizer's, and the evaluations' own questions."""
-    extra = tokenizer_sources(recipe) if recipe.tokenizer.train is not None else ()
-    return tuple(sorted({*used_sources(recipe), *extra, *evaluation_sources(recipe)}))
-
-
-def look_at_sources(storage: Storage, recipe: Recipe) -> dict[str, Look]:
-    """Every source as its place is now, compared with its pin. Only reads. Raises SourceError for another content."""
-    listings = Listings()
-    return {
-        name: look(
-            storage,
-            name,
-            recipe.sources[name],
-            recipe.runtime.locations.get(name),
-            text=holds_text(recipe, name),
-            listings=listings,
-        )
-        for name in recipe_sources(recipe)
-    }
-
-
-def holds_text(recipe: Recipe, source: str) -> bool:
-    """Whether a source is read as documents, and not as evaluation questions alone."""
-    return source not in evaluation_sources(recipe) or source in used_sources(recipe)
-
-
-def known_pins(storage: Storage, recipe: Recipe) -> dict[str, str]:
-    """Digests of the sources that are pinned already, as they were pinned: nothing is listed. Only reads."""
-    pins = {}
-    for name in recipe_sources(recipe):
-        pin = load_pin(storage, name, recipe.sources[name], recipe.runtime.locations.get(name))
-        if pin is not None:
-            pins[name] = pin.digest
-    for name, location in initial_names(recipe).items():
-        checkpoint = load_pinned(storage, name, location)
-        if checkpoint is None:
-            check_place(name, location, recipe.model)
-        else:
-            if checkpoint.model is not None:
-                check_model(name, checkpoint.model, recipe.model)
-            pins[name] = checkpoint.digest
-    return pins
-
-
-def pin_sources(storage: Storage, recipe: Recipe, say: Callable[[str], None]) -> dict[str, str]:
-    """Digests of all sources: each is listed and compared with its pin, and pinned if it has none yet.
-
-    Raises SourceError for a source that holds other content than its pin says.
-    """
-    pins = known_pins(storage, recipe)
-    listings = Listings()
-    for name in recipe_sources(recipe):
-        pins[name] = pin_source(storage, recipe, name, say, listings, told=name in pins)
-    for name, location in initial_names(recipe).items():
-        checkpoint = pin_checkpoint(storage, name, location)
-        for stage_name, stage in recipe.stages.items():
-            if stage.init.from_ == name:
-                check_load(stage_name, stage.init.load, stage.global_batch_tokens, checkpoint)
-        if name not in pins:
-            say(f"pinned {name}: {checkpoint.kind}, {checkpoint.digest[:12]}")
-            pins[name] = checkpoint.digest
-    return pins
-
-
-def check_inputs(storage: Storage, recipe: Recipe) -> None:
-    """Raise InputError for what can be looked at before any work: suites, gates, filters, and the tokenizer's file."""
-    check_before_work(recipe)
-    if recipe.tokenizer.train is None and not StepStore(storage, build_graph(recipe, {})[0].key).receipt():
-        check_published_tokenizer(recipe)
-
-
-def pin_source(
-    storage: Storage,
-    recipe: Recipe,
-    name: str,
-    say: Callable[[str], None],
-    listings: Listings | None = None,
-    *,
-    told: bool = False,
-) -> str:
-    """The digest of one source, pinned or compared. Says what was pinned, and what was left out."""
-    spec, location = recipe.sources[name], recipe.runtime.locations.get(name)
-    listings = listings or Listings()
-    text = holds_text(recipe, name)
-    left_out = ()
-    if not told:
-        left_out = look(storage, name, spec, location, text=text, listings=listings).left_out
-    pin = make_pin(storage, name, spec, location, text=text, listings=listings)
-    if not told:
-        say(f"pinned {name}: {len(pin.files)} files, {pin.size / 1e6:.1f} MB, {pin.digest[:12]}")
-    for line in left_out_lines(name, left_out):
-        say(line)
-    return pin.digest
 
 
 def retry_policy(runtime: RuntimeSpec) -> RetryPolicy:
@@ -180,31 +54,6 @@ def retry_policy(runtime: RuntimeSpec) -> RetryPolicy:
         backoff_seconds=runtime.retry_backoff_seconds,
         backoff_limit_seconds=runtime.retry_backoff_limit_seconds,
     )
-
-
-def resolve(recipe: Recipe, pins: dict[str, str]) -> Planned:
-    return Planned(recipe=recipe, pins=pins, steps=build_graph(recipe, pins), run=run_name(recipe, pins))
-
-
-def plan_recipe(storage: Storage, recipe: Recipe) -> tuple[Planned, list[PlannedStep]]:
-    """The plan, from what is known now and from what each source's place holds. Writes nothing."""
-    check_inputs(storage, recipe)
-    sources = look_at_sources(storage, recipe)
-    pins = {name: seen.pin.digest for name, seen in sources.items() if seen.pin is not None}
-    planned = replace(resolve(recipe, {**known_pins(storage, recipe), **pins}), sources=sources)
-    return planned, make_plan(planned.steps, storage, comparable=_of_this_recipe(storage, recipe))
-
-
-def _of_this_recipe(storage: Storage, recipe: Recipe) -> Callable[[Step, str], bool]:
-    """Whether a stored step may explain what is new about one of ours. Another recipe's tokenizer explains nothing."""
-    own = {
-        step["key"]
-        for record in run_records(storage)
-        if record.get("recipe", {}).get("recipe") == recipe.recipe
-        for step in record.get("steps", ())
-        if step["kind"] == "tokenizer"
-    }
-    return lambda step, key: step.kind != "tokenizer" or key in own
 
 
 def prepare_run(
@@ -248,7 +97,7 @@ def run_recipe(
     say: Callable[[str], None],
 ) -> tuple[Planned, Outcome]:
     """Prepare the run and bring every step that is not done to completion. Raises Stopped when told to stop."""
-    from jobs.steps import executors
+    from jobs.steps import executors  # brings pyarrow
 
     check_accepted(recipe, accept)
     planned = prepare_run(storage, recipe, name=name, overrides=overrides, selection=selection, say=say)

@@ -36,7 +36,7 @@ def published_tokenizer(recipe: Recipe) -> Tokenizer:
     Raises InputError naming the key: no such file, another sha256 (the one found is printed), an id beyond the model's
     embedding, or a file that `Tokenizer` refuses.
     """
-    from pipeline.data.tokenizer import Tokenizer
+    from pipeline.data.tokenizer import Tokenizer  # brings tokenizers
 
     spec = recipe.tokenizer
     if spec.file is not None:

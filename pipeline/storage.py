@@ -58,7 +58,7 @@ class Storage:
             )
         check_place(url)
         if url.startswith(("s3://", "s3a://")):
-            from pipeline.patient_s3 import register
+            from pipeline.patient_s3 import register  # brings s3fs
 
             register()  # whatever another library has put there since
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from curriculum.schema import EvaluationSpec
-from jobs.evaluation_runs.job import EvaluationJob
+from jobs.evaluation.job import EvaluationJob
 from jobs.training.train_loop import train
 from pipeline.storage import Storage
 from tests.staged import stage_prose

@@ -9,7 +9,7 @@ import pytest
 
 from curriculum.errors import RecipeError
 from curriculum.load import load_recipe
-from jobs.runs import read_run
+from jobs.runs.record import read_run
 from pipeline.storage import Storage, StorageError
 
 ROOT = Path(__file__).parent.parent

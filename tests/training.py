@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
 from curriculum.schema import PrecisionSpec, ScheduleSpec, StageSpec
-from jobs.training.metric_log import read_metrics
+from jobs.runs.metric_log import read_metrics
 from jobs.training.train_job import TrainJob
 from jobs.training.train_loop import train
 from pipeline.dag.holder import Holder

@@ -20,8 +20,8 @@ from jobs.cluster.errors import ClusterUnavailable
 from jobs.cluster.reach import REACH_SECONDS, followed, last_line, within
 from jobs.cluster.shipping import carried_environment, shipped_name, staged_code
 from jobs.exit_codes import FAILED, STOPPED
-from jobs.monitoring.run_log import read_part
-from jobs.stop import SUBMISSION_VARIABLE, claim_submission
+from jobs.runs.log import read_part
+from jobs.runs.stop import SUBMISSION_VARIABLE, claim_submission
 from pipeline.redaction import redact
 from pipeline.storage import Storage
 
@@ -102,7 +102,7 @@ def stop_jobs(storage: Storage, address: str, run: str, *, seconds: float = STOP
 
     One that runs is asked through storage and ends by itself. Ray says yes to stopping a job that waits and may not do
     it, so it is looked at until it is over, `seconds` at most. A submission that starts later all the same finds
-    that it was stopped (`jobs.stop`), and ends at once.
+    that it was stopped (`jobs.runs.stop`), and ends at once.
     """
     client = job_client(address)
     living = {

@@ -24,7 +24,7 @@ from jobs.cluster.errors import ClusterUnavailable
 from jobs.cluster.ray_alive import check_ray, ray_watched
 from jobs.cluster.reach import check_ray_address, last_line
 from jobs.cluster.shipping import RAY_SETTINGS, carried_environment, staged_code
-from jobs.stop import run_stop_requested, signalled
+from jobs.runs.stop import run_stop_requested, signalled
 from pipeline.dag.runner import StepContext, Stopped
 
 T = TypeVar("T")

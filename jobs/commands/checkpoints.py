@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from jobs.commands.options import DEFAULT_STORAGE, StorageOption
+from jobs.runs.checkpoint_ref import find_checkpoint
 from pipeline.storage import Storage
 
 
@@ -38,7 +39,7 @@ def generate(
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:
     """Continue a text, streamed as it is made. Example: ncp generate demo-1a2b3c/stage2 --prompt "def " --temperature 0.8"""
-    from jobs.generate import generate_text
+    from jobs.generate import generate_text  # brings tokenizers
 
     pieces = generate_text(
         storage,
@@ -66,8 +67,7 @@ def export(
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:
     """A milestone as safetensors under the published names. Example: ncp export demo-1a2b3c --stage stage2 --to ./model"""
-    from jobs.checkpoint_ref import find_checkpoint
-    from jobs.export import export_checkpoint
+    from jobs.export import export_checkpoint  # brings tokenizers
 
     opened = Storage(storage)
     name = run + (f"/{stage}" if stage else "") + (f"@{step}" if step is not None else "")

@@ -9,8 +9,12 @@ from typing import Annotated
 
 import typer
 
+from jobs.analysis.run_compare import compare_runs
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
-from jobs.commands.terminal import out, say
+from jobs.show.compare_view import comparison_views, print_comparison
+from jobs.show.report.page import render_page
+from jobs.show.run_report import run_report
+from jobs.show.terminal import out, say
 from pipeline.storage import Storage
 
 
@@ -52,10 +56,6 @@ def compare(
     to: Annotated[Path | None, typer.Option(help="Write a page with plots and tables here.")] = None,
 ) -> None:
     """Tokens and compute to the baseline's final loss, and evaluations side by side. Example: ncp compare base-1,base-2 ncp-1,ncp-2"""
-    from jobs.monitoring.compare_view import comparison_views, print_comparison
-    from jobs.monitoring.run_compare import compare_runs
-    from jobs.monitoring.run_report import run_report
-    from jobs.report.page import render_page
 
     sides = [_runs(baseline, a), _runs(candidate, b)]
     if not all(sides):

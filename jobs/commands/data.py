@@ -13,6 +13,9 @@ import typer
 from curriculum.errors import RecipeError
 from jobs.commands.data_pin import pin
 from jobs.commands.options import DEFAULT_STORAGE, StorageOption
+from jobs.runs.record import list_runs, read_run
+from pipeline.data.accounts import account_line
+from pipeline.data.errors import ShardError
 from pipeline.storage import Storage
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ TokenizerOption = Annotated[
 @app.command("list")
 def list_sets(storage: StorageOption = DEFAULT_STORAGE) -> None:
     """All shard sets of a storage, and what the staging of each read, wrote and left out. Example: ncp data list"""
-    from pipeline.data.shard_sets import shard_sets
+    from pipeline.data.shard_sets import shard_sets  # brings pyarrow
 
     found = False
     for one in shard_sets(Storage(storage)):
@@ -59,7 +62,7 @@ def quarantine(
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:
     """The lines that could not be read: file, line, reason and how they begin. Example: ncp data quarantine demo-1a2b3c web"""
-    from pipeline.data.shard_sets import quarantined
+    from pipeline.data.shard_sets import quarantined  # brings pyarrow
 
     opened, output = _shard_set(place, source, storage, finished=False)
     shown = 0
@@ -81,8 +84,7 @@ def inspect(
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:
     """What a shard set holds, and the beginnings of a few documents. Example: ncp data inspect demo-1a2b3c stdlib-code"""
-    from pipeline.data import inspect as shard_sets
-    from pipeline.data.accounts import account_line
+    from pipeline.data import inspect as shard_sets  # brings pyarrow
 
     opened, output = _shard_set(place, source, storage)
     manifest, found = shard_sets.inspect(opened, output, samples=samples, tokenizer=_tokenizer(tokenizer))
@@ -108,7 +110,7 @@ def verify(
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:
     """Check every shard against the manifest: sizes, sha256, tokens, ends of documents. Exit code 1 if anything is wrong. Example: ncp data verify demo-1a2b3c stdlib-code"""
-    from pipeline.data import inspect as shard_sets
+    from pipeline.data import inspect as shard_sets  # brings pyarrow
 
     opened, output = _shard_set(place, source, storage)
     problems = shard_sets.verify(opened, output, tokenizer=_tokenizer(tokenizer))
@@ -124,7 +126,7 @@ def stats(
     place: PlaceArgument, source: SourceArgument = None, storage: StorageOption = DEFAULT_STORAGE
 ) -> None:
     """Lengths, bytes per token and the commonest tokens of a shard set, as JSON. Example: ncp data stats demo-1a2b3c stdlib-code"""
-    from pipeline.data import inspect as shard_sets
+    from pipeline.data import inspect as shard_sets  # brings pyarrow
 
     print(json.dumps(asdict(shard_sets.stats(*_shard_set(place, source, storage))), indent=1))
 
@@ -141,8 +143,8 @@ def which_docs(
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:
     """Which documents a step saw, or which steps saw a document. Example: ncp which-docs demo-1a2b3c --stage stage1 --step 7"""
-    from jobs.training.stage_loader import stage_loader  # brings torch, which no other command here needs
-    from pipeline.data.which_docs import documents_of_step, steps_of_document
+    from jobs.runs.stage_loader import stage_loader  # brings torch, which no other command here needs
+    from pipeline.data.which_docs import documents_of_step, steps_of_document  # brings torch
 
     if (step is None) == (document is None):
         raise RecipeError("which-docs: give exactly one of --step and --document")
@@ -168,10 +170,8 @@ def which_docs(
 
 def _shard_set(place: str, source: str | None, storage: str, finished: bool = True) -> tuple[Storage, str]:
     """(storage, key) of the shard set that is meant: a run's, or the one at a path."""
-    from jobs.runs import list_runs, read_run
-    from pipeline.data.errors import ShardError
-    from pipeline.data.inspect import open_output
-    from pipeline.data.shard_sets import output_of_run
+    from pipeline.data.inspect import open_output  # brings pyarrow
+    from pipeline.data.shard_sets import output_of_run  # brings pyarrow
 
     if source is None and ("/" in place or os.path.isdir(place)):
         return open_output(place)
@@ -185,7 +185,7 @@ def _shard_set(place: str, source: str | None, storage: str, finished: bool = Tr
 
 
 def _tokenizer(path: str | None) -> Tokenizer | None:
-    from pipeline.data.tokenizer import Tokenizer
+    from pipeline.data.tokenizer import Tokenizer  # brings tokenizers
 
     if path is None:
         return None

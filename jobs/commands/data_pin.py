@@ -9,11 +9,11 @@ import typer
 from curriculum.errors import RecipeError, nearest
 from curriculum.load import load_recipe
 from curriculum.schema import SourceSpec
-from jobs.collection import starting
 from jobs.commands.options import DEFAULT_STORAGE, StorageOption
-from jobs.commands.terminal import say
-from jobs.launch import holds_text, recipe_sources
-from jobs.plan.sources import source_lines
+from jobs.plan.recipe_sources import holds_text, recipe_sources
+from jobs.runs.garbage import starting
+from jobs.show.source_lines import source_lines
+from jobs.show.terminal import say
 from pipeline.data.pins import kept_selection, look, make_pin, renew_pin
 from pipeline.storage import Storage
 

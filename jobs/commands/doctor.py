@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
-from jobs.commands.terminal import say
 from jobs.doctor import examine
 from jobs.exit_codes import FAILED
+from jobs.show.terminal import say
 
 
 def doctor(

@@ -11,10 +11,14 @@ import typer
 
 from curriculum.schema import EvaluationSpec
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
+from jobs.evaluate import evaluate_checkpoints, find_checkpoints, print_result
+from jobs.evaluation.catalogue import catalogue
+from jobs.evaluation.own_data import is_hub_id
+from jobs.evaluation.submission import follow_evaluation, submit_evaluation
 from jobs.evaluation.suites import SUITES
-from jobs.evaluation_runs.own_data import is_hub_id
-from jobs.evaluation_runs.points import evaluation_points
 from jobs.exit_codes import STOPPED, print_failures
+from jobs.runs.evaluation_points import evaluation_points
+from jobs.runs.record import read_run
 from pipeline.dag.runner import Stopped
 from pipeline.storage import Storage
 
@@ -107,7 +111,6 @@ def _evaluate(
     as_json: bool,
 ) -> int:
     """The exit code: of the last checkpoint that failed, else 0."""
-    from jobs.evaluation_runs.evaluate import evaluate_checkpoints, find_checkpoints, print_result
 
     references = find_checkpoints(storage, checkpoints, stage)
     code = 0
@@ -140,7 +143,6 @@ def _evaluate(
 
 def _list_suites(suites: tuple[str, ...], data: str | None) -> None:
     """The questions of a place that is no directory here are not fetched to be counted."""
-    from jobs.evaluation.catalogue import catalogue
 
     local = Path(data) if data is not None and "://" not in data and not is_hub_id(data) else None
     for name in suites:
@@ -165,8 +167,6 @@ def _print_points(storage: Storage, run: str, as_json: bool) -> None:
 def _submit(
     storage: Storage, address: str, checkpoint: str, arguments: list[str], python: str | None, follow: bool
 ) -> int:
-    from jobs.evaluation_runs.submission import follow_evaluation, submit_evaluation
-    from jobs.runs import read_run
 
     run = checkpoint.partition("/")[0].partition("@")[0]
     read_run(storage, run)

@@ -13,10 +13,16 @@ import typer
 
 from curriculum.errors import InputError
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
-from jobs.commands.terminal import out, print_evaluations, say
 from jobs.exit_codes import USAGE
-from jobs.monitoring.run_overview import run_overview, run_overviews
-from jobs.monitoring.status_view import print_run, print_run_list
+from jobs.runs.overview import run_overview, run_overviews
+from jobs.show.compare_view import first_against_others
+from jobs.show.dashboard.hosts import is_loopback
+from jobs.show.dashboard.server import DashboardServer
+from jobs.show.dashboard.site import Site
+from jobs.show.report.page import render_page
+from jobs.show.run_report import run_report
+from jobs.show.status_view import print_run, print_run_list
+from jobs.show.terminal import out, print_evaluations, say
 from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
@@ -61,9 +67,6 @@ def dashboard(
     ] = None,
 ) -> None:
     """A read-only site about all runs, from storage alone, refreshing by itself. Example: ncp dashboard --port 8300"""
-    from jobs.dashboard.hosts import is_loopback
-    from jobs.dashboard.server import DashboardServer
-    from jobs.dashboard.site import Site
 
     try:
         server = DashboardServer(Site(Storage(storage)), host, port, names=allow_host or [])
@@ -91,9 +94,6 @@ def report(
     ] = None,
 ) -> None:
     """One self-contained HTML page about a run, finished or not, or about several, the first as baseline. Example: ncp report a b"""
-    from jobs.monitoring.compare_view import first_against_others
-    from jobs.monitoring.run_report import run_report
-    from jobs.report.page import render_page
 
     opened = Storage(storage)
     if to is not None and not to.parent.is_dir():

@@ -12,17 +12,18 @@ from curriculum.load import bundled_recipes, load_recipe, settled_overrides
 from jobs.cluster.ray_alive import ClusterLost
 from jobs.cluster.ray_jobs import follow_submission, job_client, submit_run
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
-from jobs.commands.terminal import out, print_evaluations, say
 from jobs.exit_codes import DONE, STOPPED, UNREACHABLE, print_failures
-from jobs.launch import check_accepted, plan_recipe, prepare_run, run_recipe
+from jobs.launch import check_accepted, prepare_run, run_recipe
 from jobs.plan.cost import DEFAULT_DEVICE, DEFAULT_MFU, DEVICE_PEAK_FLOPS, Rates, step_costs
-from jobs.plan.drawing import graph_html, graph_svg, graph_text, plan_nodes
 from jobs.plan.made_with import made_with_other_software
+from jobs.plan.planned import plan_recipe
+from jobs.plan.selection import Selection, generation_overrides
 from jobs.plan.supply import stage_draws
-from jobs.plan.view import plan_record, print_plan
-from jobs.runs import read_run
-from jobs.selection import Selection, generation_overrides
-from jobs.stop import StoppedByRequest
+from jobs.runs.record import read_run
+from jobs.runs.stop import StoppedByRequest
+from jobs.show.plan_drawing import graph_html, graph_svg, graph_text, plan_nodes
+from jobs.show.plan_view import plan_record, print_plan
+from jobs.show.terminal import out, print_evaluations, say
 from pipeline.dag.runner import Stopped
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage

@@ -12,8 +12,12 @@ from rich.table import Table
 from curriculum.errors import RecipeError
 from curriculum.load import load_recipe
 from curriculum.schema import Recipe
+from jobs.analysis.ladder_runs import fit_ladder, ladder_record, ladder_runs
+from jobs.cluster.ray_session import ray_session
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
 from jobs.exit_codes import STOPPED, print_failures
+from jobs.launch import run_recipe
+from jobs.show.report.scaling_page import render_scaling_page
 from pipeline.dag.runner import Stopped
 from pipeline.storage import Storage
 
@@ -35,7 +39,6 @@ def scaling(
     as_json: JsonOption = False,
 ) -> None:
     """The scaling laws of a ladder, from the rungs that are done. Example: ncp scaling ladder-cpu --plan"""
-    from jobs.evaluation_runs.ladder import ladder_runs
 
     loaded = load_recipe(recipe, overrides or [])
     opened = Storage(storage)
@@ -53,9 +56,6 @@ def scaling(
 
 def _train(storage: Storage, recipe: Recipe) -> int:
     """Every rung that is not done, smallest budget first, in one Ray session. The exit code."""
-    from jobs.cluster.ray_session import ray_session
-    from jobs.evaluation_runs.ladder import ladder_runs
-    from jobs.launch import run_recipe
 
     rungs = sorted(ladder_runs(storage, recipe), key=lambda one: (one.rung.budget, one.rung.flops))
     missing = [one for one in rungs if one.loss is None]
@@ -82,8 +82,6 @@ def _train(storage: Storage, recipe: Recipe) -> int:
 
 
 def _fit(storage: Storage, recipe: Recipe, as_json: bool) -> None:
-    from jobs.evaluation_runs.ladder import fit_ladder, ladder_record, ladder_runs
-    from jobs.report.scaling_page import render_scaling_page
 
     runs = ladder_runs(storage, recipe)
     if all(one.loss is None for one in runs):

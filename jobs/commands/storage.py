@@ -11,12 +11,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from jobs.collection import Unnamed, collect, unnamed
 from jobs.commands.options import DEFAULT_STORAGE, JsonOption, StorageOption
-from jobs.commands.terminal import byte_size, out, say
 from jobs.exit_codes import FAILED, USAGE
-from jobs.monitoring.status import recorded_status, unreadable_status
-from jobs.runs import UnreadableRun, all_runs, read_run, remove_run, run_records
+from jobs.runs.garbage import Unnamed, collect, unnamed
+from jobs.runs.record import UnreadableRun, all_runs, read_run, remove_run, run_records
+from jobs.runs.status import recorded_status, unreadable_status
+from jobs.show.terminal import byte_size, out, say
 from pipeline.dag.lease import Superseded
 from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
@@ -150,7 +150,7 @@ def verify(
     storage: StorageOption = DEFAULT_STORAGE,
 ) -> None:
     """Read everything a run names and hold it against its digests; exit 2 when something is damaged. Example: ncp verify demo-1a2b3c"""
-    from jobs.verify import set_damaged_aside, verify_run
+    from jobs.runs.verify import set_damaged_aside, verify_run  # brings pyarrow
 
     opened = Storage(storage)
     found = verify_run(opened, run)

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from jobs.commands.options import DEFAULT_STORAGE, StorageOption
-from jobs.commands.terminal import say
-from jobs.monitoring.run_log import read_run_log, read_step_log
-from jobs.monitoring.stop_view import stop_run
+from jobs.runs.log import read_run_log, read_step_log
+from jobs.show.stop_view import stop_run
+from jobs.show.terminal import say
 from pipeline.storage import Storage
 
 

@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 from curriculum.errors import InputError
-from jobs.evaluation.comparison import t_quantile
 from jobs.evaluation.forward import model_device, token_nats
+from jobs.evaluation.student_t import t_quantile
 from ncp_model import ModelOutput, NCPModel
 from ncp_model.metrics import CodebookUsage, NextConceptScore
 

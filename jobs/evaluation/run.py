@@ -2,7 +2,7 @@
 
 Whoever calls this has restored a complete milestone; here there is only a model. A result says what was measured
 (digests of documents, questions, tokenizer and code) beside what came out, so two results can be told comparable or not.
-The evaluation steps of a run do the same piece by piece on Ray actors (`jobs.evaluation_runs.worker`), to the same bits.
+The evaluation steps of a run do the same piece by piece on Ray actors (`jobs.evaluation.worker`), to the same bits.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _nearest_of_many(metric: str, known: list[str]) -> str:
 
 
 def gate_metrics(recipe: Recipe, stage: StageSpec) -> Iterator[str]:
-    """Dotted paths of the numbers that the evaluation of a stage will hold, as `jobs.gates` reads them."""
+    """Dotted paths of the numbers that the evaluation of a stage will hold, as `jobs.runs.gates` reads them."""
     concept = recipe.model.concept.enabled
     if stage.evaluation.heldout_tokens > 0:
         kinds = ("model", "unigram", "zero_concept") if concept else ("model", "unigram")

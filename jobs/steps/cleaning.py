@@ -48,7 +48,7 @@ def cleaned(context: StepContext, source: str) -> tuple[Pin, dict[str, Any]] | N
 
 def _clean(recipe: Recipe, source: str, pin: Pin, storage_url: str, output: str) -> dict[str, Any]:
     """Runs as a Ray task, so that datatrove stays out of the driver."""
-    from pipeline.data.cleaning import clean_source
+    from pipeline.data.cleaning import clean_source  # brings ray
 
     clean = recipe.sources[source].clean
     assert clean is not None

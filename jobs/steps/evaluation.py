@@ -9,16 +9,16 @@ from typing import Any
 
 from curriculum.schema import EvaluationSpec, Recipe, RuntimeSpec
 from jobs.cluster.capacity import Demand, WaitingForNodes
+from jobs.evaluation.actor_pool import ActorPool
+from jobs.evaluation.job import EvaluationData, EvaluationJob
 from jobs.evaluation.pieces import Piece
-from jobs.evaluation_runs.actor_pool import ActorPool
-from jobs.evaluation_runs.job import EvaluationData, EvaluationJob
-from jobs.evaluation_runs.worker import EvaluationWorker
+from jobs.evaluation.worker import EvaluationWorker
 from jobs.graph import evaluation_actors
+from jobs.runs.checkpoint_files import DamagedMilestone
+from jobs.runs.retention import pinned
+from jobs.runs.stop import attempt_stop_requested, signalled
 from jobs.steps.stage import require_milestone, undone
 from jobs.steps.tokenizer import tokenizer_key
-from jobs.stop import attempt_stop_requested, signalled
-from jobs.training.checkpoint_files import DamagedMilestone
-from jobs.training.retention import pinned
 from pipeline.dag.lease import Superseded
 from pipeline.dag.runner import StepContext, Stopped
 from pipeline.storage import Storage

@@ -6,8 +6,8 @@ import hashlib
 from typing import Any
 
 from curriculum.schema import Recipe
-from jobs.monitoring.run_report import run_report
-from jobs.report.page import render_page
+from jobs.show.report.page import render_page
+from jobs.show.run_report import run_report
 from pipeline.dag.runner import StepContext
 
 

@@ -49,7 +49,7 @@ def _stage(
     tokenizer: str,
 ) -> dict[str, Any]:
     """Runs as a Ray task, so that Ray Data's machinery stays out of the driver."""
-    from pipeline.data.staging import stage_source
+    from pipeline.data.staging import stage_source  # brings ray
 
     storage = Storage(storage_url)
     store, leases = StepStore(storage, output), LeaseBook(storage, output)

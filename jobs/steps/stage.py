@@ -15,20 +15,20 @@ from curriculum.schema import Recipe, RuntimeSpec
 from curriculum.tokens import root_stage, tokens_before
 from jobs.cluster.preflight import training_demand
 from jobs.cluster.ray_session import Abandoned, await_remote, submit_remote
-from jobs.gates import accepted_gate, check_gate
 from jobs.graph import evaluates_beside
-from jobs.stop import (
+from jobs.runs.checkpoint_files import DamagedMilestone
+from jobs.runs.gates import accepted_gate, check_gate
+from jobs.runs.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
+from jobs.runs.metric_log import read_metrics
+from jobs.runs.set_aside import check_marker, set_aside
+from jobs.runs.stop import (
     attempt_stop_requested,
     preemption_reason,
     request_attempt_stop,
     run_stop_requested,
     signalled,
 )
-from jobs.training.checkpoint_files import DamagedMilestone
 from jobs.training.elastic import Growth, choose_workers, is_elastic
-from jobs.training.initial_checkpoint import InitialCheckpoint, initial_names, load_pinned
-from jobs.training.metric_log import read_metrics
-from jobs.training.set_aside import check_marker, set_aside
 from jobs.training.train_job import Parent, TrainJob
 from jobs.training.transition import write_transition
 from pipeline.dag.runner import Preempted, StepContext, Stopped, Undone
@@ -277,7 +277,7 @@ def _train_worker(config: dict[str, Any]) -> None:
     import torch
     from ray.train.torch import get_device
 
-    from jobs.training.train_loop import train
+    from jobs.training.train_loop import train  # brings torch
 
     if config["job"].device == "cuda":
         torch.cuda.set_device(get_device())

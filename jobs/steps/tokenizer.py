@@ -9,7 +9,8 @@ from typing import Any
 from curriculum.schema import DataSpec, Recipe, TokenizerTraining
 from jobs.cluster.ray_session import call_remote
 from jobs.graph import TOKENIZER, tokenizer_sources
-from jobs.training.checkpoint_files import read_tokenizer_file
+from jobs.runs.checkpoint_files import read_tokenizer_file
+from jobs.tokenizer_source import published_tokenizer
 from pipeline.dag.runner import StepContext
 from pipeline.dag.store import StepStore
 from pipeline.data.errors import SourceError
@@ -64,7 +65,7 @@ def _train(
     data_spec: DataSpec,
     text_keys: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    from pipeline.data.tokenizer import Tokenizer, train_bpe
+    from pipeline.data.tokenizer import Tokenizer, train_bpe  # brings tokenizers
 
     storage = Storage(storage_url)
     texts = (
@@ -87,7 +88,7 @@ def _train(
 
 def _texts(storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int, text_key: str) -> Iterator[str]:
     """The first texts of one source. Raises SourceError naming it when it has none."""
-    from pipeline.data.training_text import training_texts
+    from pipeline.data.training_text import training_texts  # brings pyarrow
 
     found = False
     for text in training_texts(storage, pin, data_spec, max_bytes, text_key):
@@ -100,7 +101,6 @@ def _texts(storage: Storage, pin: Pin, data_spec: DataSpec, max_bytes: int, text
 
 
 def _copy_published(recipe: Recipe, storage: Storage, key: str) -> dict[str, Any]:
-    from jobs.tokenizer_source import published_tokenizer
 
     tokenizer = published_tokenizer(recipe)
     tokenizer.save(storage, key)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.stop import attempt_stop_requested
+from jobs.runs.stop import attempt_stop_requested
 from pipeline.answers import patience
 from pipeline.dag.lease import LeaseBook
 from pipeline.dag.store import StepStore

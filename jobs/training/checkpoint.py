@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from curriculum.errors import InputError
-from jobs.training.checkpoint_files import DamagedMilestone, files_problem, share_of
+from jobs.runs.checkpoint_files import DamagedMilestone, files_problem, share_of
 from jobs.training.checkpoint_writer import hashing_writer
 from ncp_model.init import parameter_name
 from ncp_model.muon import Muon

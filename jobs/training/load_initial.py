@@ -14,8 +14,8 @@ from torch import nn
 
 from curriculum.load import plain
 from curriculum.model_spec import ModelSpec
-from jobs.training.checkpoint_fit import WrongCheckpoint, check_model
-from jobs.training.initial_checkpoint import InitialCheckpoint
+from jobs.runs.checkpoint_fit import WrongCheckpoint, check_model
+from jobs.runs.initial_checkpoint import InitialCheckpoint
 from jobs.training.milestones import load_milestone
 from ncp_model.hf import load_pretrained
 from ncp_model.hf_config import read_config, spec_of_config

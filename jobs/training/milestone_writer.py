@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
+from jobs.runs.retention import Retention
 from jobs.training.milestones import training_state, write_milestone
-from jobs.training.retention import Retention
 from jobs.training.snapshot import Snapshot
 from jobs.training.train_job import TrainJob
 from ncp_model.optim import Optimizers

@@ -2,7 +2,7 @@
 
 A milestone `N` is a checkpoint taken after optimizer step N, with a marker written last. The marker is the only truth:
 at a start the newest complete marker wins, whatever else lies around. `jobs.training.milestone_writer` writes them beside the
-training, `jobs.training.retention` says which are kept.
+training, `jobs.runs.retention` says which are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import torch.distributed as dist
 from torch import nn
 
 from curriculum.tokens import stage_steps
-from jobs.training.alerts import Alert, write_alert
+from jobs.runs.alerts import Alert, write_alert
+from jobs.runs.checkpoint_files import DamagedMilestone, is_verifiable
+from jobs.runs.retention import Retention, RetentionFailed
 from jobs.training.checkpoint import (
     SavedFiles,
     load_tensors,
@@ -25,8 +27,6 @@ from jobs.training.checkpoint import (
     optimizer_tensors,
     save_tensors,
 )
-from jobs.training.checkpoint_files import DamagedMilestone, is_verifiable
-from jobs.training.retention import Retention, RetentionFailed
 from jobs.training.train_job import TrainJob
 from ncp_model.optim import Optimizers
 from pipeline.dag.lease import LeaseBook, Superseded

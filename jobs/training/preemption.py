@@ -1,7 +1,7 @@
 """A notice that the machine will be taken away: SIGTERM to a training worker, or its Ray node being drained.
 
 Whoever lends a machine says so some seconds before: Kubernetes and spot instances by SIGTERM, an autoscaler by draining
-the node. Either becomes a request to stop this attempt, written to storage like any other (`jobs.stop`): all workers
+the node. Either becomes a request to stop this attempt, written to storage like any other (`jobs.runs.stop`): all workers
 end after the same step with a milestone, and the driver tells the runner that it was a preemption, which costs no
 retry.
 """

@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from curriculum.load import plain
-from jobs.training.alerts import Alert, write_alert
-from jobs.training.initial_checkpoint import initial_record
-from jobs.training.metric_log import MetricRow
-from jobs.training.metric_values import plain_number
+from jobs.runs.alerts import Alert, write_alert
+from jobs.runs.initial_checkpoint import initial_record
+from jobs.runs.metric_log import MetricRow
+from jobs.runs.metric_values import plain_number
 from jobs.training.train_job import TrainJob
 from jobs.training.wandb_mode import WandbMode, wandb_mode
 from pipeline.dag.versions import versions

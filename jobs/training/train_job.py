@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from curriculum.model_spec import ModelSpec
 from curriculum.schema import PrecisionSpec, StageSpec
-from jobs.training.initial_checkpoint import InitialCheckpoint
+from jobs.runs.initial_checkpoint import InitialCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)

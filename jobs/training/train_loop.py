@@ -25,17 +25,17 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from curriculum.errors import InputError
 from curriculum.tokens import evaluated_steps
-from jobs.stop import mark_attempt_failed, request_preemption
-from jobs.training.alerts import AlertWatch
+from jobs.runs.alerts import AlertWatch
+from jobs.runs.checkpoint_files import DamagedMilestone
+from jobs.runs.metric_log import MetricRow, MetricWriter
+from jobs.runs.set_aside import set_aside
+from jobs.runs.stop import mark_attempt_failed, request_preemption
 from jobs.training.attempt_watch import AttemptWatch
-from jobs.training.checkpoint_files import DamagedMilestone
 from jobs.training.load_initial import load_initial
-from jobs.training.metric_log import MetricRow, MetricWriter
 from jobs.training.milestone_writer import CheckpointFailed, MilestoneWriter
 from jobs.training.milestones import load_milestone
 from jobs.training.preemption import PreemptionNotice
 from jobs.training.prefetch import Prefetcher
-from jobs.training.set_aside import set_aside
 from jobs.training.stability import SkipWindow, UnstableTraining
 from jobs.training.step_clock import StepClock
 from jobs.training.tracking import NoTracker, open_tracker

@@ -18,8 +18,8 @@ import threading
 import time
 from types import TracebackType
 
-from jobs.stop import mark_attempt_failed
-from jobs.training.alerts import Alert, write_alert
+from jobs.runs.alerts import Alert, write_alert
+from jobs.runs.stop import mark_attempt_failed
 from pipeline.answers import patience
 from pipeline.storage import Storage
 

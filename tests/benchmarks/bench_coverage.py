@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from jobs.evaluation.comparison import LossCurve, match, mean_interval
+from jobs.analysis.comparison import LossCurve, match, mean_interval
+from jobs.analysis.scaling import LadderPoint, efficiency
 from jobs.evaluation.heldout import ratio_interval
-from jobs.evaluation.scaling import LadderPoint, efficiency
 
 REPEATS = 4000
 Case = Callable[[np.random.Generator], tuple[tuple[float, float | None] | None, float]]

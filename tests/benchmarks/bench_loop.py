@@ -37,8 +37,8 @@ from curriculum.optimizer_spec import OptimizerSpec
 from curriculum.schedule import learning_rate
 from curriculum.schema import PrecisionSpec, RuntimeSpec, StageSpec
 from jobs.cluster.ray_session import ray_session
+from jobs.runs.metric_log import read_metrics
 from jobs.training import train_loop
-from jobs.training.metric_log import read_metrics
 from jobs.training.step_clock import StepClock
 from jobs.training.train_job import TrainJob
 from ncp_model.flops import total_parameters

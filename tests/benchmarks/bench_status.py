@@ -15,9 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from jobs.monitoring.metric_series import MetricSeries
-from jobs.monitoring.run_overview import run_overview
-from jobs.training.metric_log import read_metrics
+from jobs.runs.metric_log import read_metrics
+from jobs.runs.metric_series import MetricSeries
+from jobs.runs.overview import run_overview
 from pipeline.storage import Storage
 from tests.jobs.counting import CountingStorage
 from tests.jobs.stored_run import store_run

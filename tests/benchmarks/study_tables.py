@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from jobs.evaluation.comparison import mean_interval
+from jobs.analysis.comparison import mean_interval
 from jobs.evaluation.heldout import ratio_interval
 
 STUDIES = Path(__file__).parent.parent.parent / "docs" / "studies"

@@ -19,7 +19,7 @@ class Kind:
 
 
 PROCESS = "process"
-PROCESS_TESTS = ("faults/*", "jobs/evaluation_runs/test_worker.py::*", "pipeline/data/test_staging.py::*")
+PROCESS_TESTS = ("faults/*", "jobs/evaluation/test_worker.py::*", "pipeline/data/test_staging.py::*")
 KINDS: tuple[Kind, ...] = (
     Kind(
         name="K1",
@@ -35,7 +35,7 @@ KINDS: tuple[Kind, ...] = (
             "pipeline/data/test_token_files.py::*",
             "pipeline/data/test_tokenizer_proof.py::*",
             "jobs/test_tokenizer_source.py::*",
-            "jobs/training/test_initial_checkpoint.py::*",
+            "jobs/runs/test_initial_checkpoint.py::*",
         ),
     ),
     Kind(
@@ -82,9 +82,9 @@ KINDS: tuple[Kind, ...] = (
         tests=(
             "jobs/test_boundary.py::*",
             "jobs/commands/test_services.py::*",
-            "jobs/test_records_of_other_versions.py::*",
+            "jobs/runs/test_records_of_other_versions.py::*",
             "jobs/test_command_fuzz.py::*",
-            "jobs/monitoring/test_any_text.py::*",
+            "jobs/show/test_any_text.py::*",
             "jobs/cluster/test_reach.py::*",
         ),
     ),
@@ -95,8 +95,8 @@ KINDS: tuple[Kind, ...] = (
         # stage with its parent's state; held-out text read twice; bounds in sums
         tests=(
             "jobs/commands/test_compare.py::*",
-            "jobs/evaluation/test_comparison.py::*",
-            "jobs/monitoring/test_status.py::*",
+            "jobs/analysis/test_comparison.py::*",
+            "jobs/runs/test_status.py::*",
             "benchmarks/test_coverage.py::*",
         ),
     ),
@@ -136,7 +136,7 @@ KINDS: tuple[Kind, ...] = (
         # examples, MMLU's lettered form
         tests=(
             "jobs/evaluation/test_own_records.py::*",
-            "jobs/evaluation/test_scaling.py::*",
+            "jobs/analysis/test_scaling.py::*",
             "jobs/evaluation/test_tasks.py::*",
             "jobs/evaluation/test_window.py::*",
             "jobs/evaluation/test_catalogue.py::*",

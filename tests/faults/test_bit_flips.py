@@ -20,16 +20,17 @@ import pytest
 import torch
 
 from curriculum.errors import InputError
-from jobs.checkpoint_ref import find_checkpoint, load_checkpoint
-from jobs.collection import COLLECTOR, unnamed
-from jobs.evaluation_runs.table import evaluation_rows
-from jobs.monitoring.run_compare import compare_runs
-from jobs.monitoring.run_log import read_run_log
-from jobs.monitoring.run_overview import run_overview
-from jobs.runs import list_runs, read_run
-from jobs.training.alerts import alert_keys, read_alert
-from jobs.training.metric_log import read_metrics
-from jobs.verify import verify_run
+from jobs.analysis.run_compare import compare_runs
+from jobs.runs.alerts import alert_keys, read_alert
+from jobs.runs.checkpoint_ref import find_checkpoint
+from jobs.runs.evaluation_table import evaluation_rows
+from jobs.runs.garbage import COLLECTOR, unnamed
+from jobs.runs.log import read_run_log
+from jobs.runs.metric_log import read_metrics
+from jobs.runs.overview import run_overview
+from jobs.runs.record import list_runs, read_run
+from jobs.runs.verify import verify_run
+from jobs.training.load_checkpoint import load_checkpoint
 from pipeline.dag.lease import LeaseBook
 from pipeline.dag.store import StepStore
 from pipeline.data.loader import WindowLoader

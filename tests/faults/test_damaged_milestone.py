@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.training.alerts import alert_keys, read_alert
+from jobs.runs.alerts import alert_keys, read_alert
 from pipeline.storage import Storage
 from tests.faults.trajectories import assert_same_trajectory
 from tests.ncp_process import ROOT, copy_staged, ncp, step_store

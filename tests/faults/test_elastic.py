@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.monitoring.run_log import read_run_log
-from jobs.monitoring.status import run_status
-from jobs.runs import list_runs
-from jobs.training.metric_log import MetricRow, read_metrics
+from jobs.runs.log import read_run_log
+from jobs.runs.metric_log import MetricRow, read_metrics
+from jobs.runs.record import list_runs
+from jobs.runs.status import run_status
 from pipeline.storage import Storage
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, step_store, wait_for
 from tests.ray_cluster import RayHead, RayWorker

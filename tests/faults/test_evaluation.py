@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.runs import list_runs
+from jobs.runs.record import list_runs
 from pipeline.storage import Storage
 from tests.faults.trajectories import STOP
 from tests.ncp_process import ROOT, NcpProcess, milestones, ncp, step_store

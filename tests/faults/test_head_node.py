@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.monitoring.run_log import read_run_log
-from jobs.runs import list_runs
+from jobs.runs.log import read_run_log
+from jobs.runs.record import list_runs
 from pipeline.storage import Storage
 from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, wait_for

@@ -11,8 +11,8 @@ import pytest
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from jobs.runs.metric_log import MetricRow, MetricWriter
 from jobs.training import train_loop
-from jobs.training.metric_log import MetricRow, MetricWriter
 from jobs.training.train_job import TrainJob
 from pipeline.storage import Storage
 from tests.benchmarks.bench_model import ncp_spec

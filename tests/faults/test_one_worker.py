@@ -19,10 +19,10 @@ import pytest
 
 from curriculum.optimizer_spec import OptimizerSpec
 from curriculum.schema import StabilitySpec
-from jobs.stop import preemption_reason
-from jobs.training.alerts import alert_keys, read_alert
+from jobs.runs.alerts import alert_keys, read_alert
+from jobs.runs.metric_log import read_metrics
+from jobs.runs.stop import preemption_reason
 from jobs.training.batch_check import PoisonedBatch
-from jobs.training.metric_log import read_metrics
 from jobs.training.stability import UnstableTraining
 from jobs.training.train_job import TrainJob
 from jobs.training.train_loop import NonFiniteLoss, train

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.runs import list_runs, read_run
+from jobs.runs.record import list_runs, read_run
 from pipeline.storage import Storage
 from tests.faults.two_stages import STEPS, TWO_STAGES, assert_same_stage, reached, step
 from tests.ncp_process import SMALL, NcpProcess

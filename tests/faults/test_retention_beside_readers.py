@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from curriculum.errors import RecipeError
-from jobs.checkpoint_ref import find_checkpoint, load_soundest
 from jobs.export import export_checkpoint
-from jobs.runs import list_runs
+from jobs.runs.checkpoint_ref import find_checkpoint
+from jobs.runs.record import list_runs
+from jobs.runs.retention import Retention
 from jobs.training import milestones
-from jobs.training.retention import Retention
+from jobs.training.load_checkpoint import load_soundest
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 from tests.faults.trajectories import STOP

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.runs import list_runs
+from jobs.runs.record import list_runs
 from pipeline.data import inspect
 from pipeline.storage import Storage
 from tests.faults.two_stages import STEPS, TWO_STAGES, assert_same_stage, reached, step

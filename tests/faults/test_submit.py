@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cluster.ray_jobs import job_client
-from jobs.runs import list_runs
-from jobs.stop import SUBMISSION_VARIABLE, claim_submission
+from jobs.runs.record import list_runs
+from jobs.runs.stop import SUBMISSION_VARIABLE, claim_submission
 from pipeline.storage import Storage
 from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import ROOT, SMALL, NcpProcess, copy_staged, milestones, ncp, step_store, wait_for

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.training.alerts import alert_keys, read_alert
+from jobs.runs.alerts import alert_keys, read_alert
 from pipeline.dag.store import StepStore
 from tests.faults.crash_points import crash_at
 from tests.faults.trajectories import STOP, assert_same_trajectory

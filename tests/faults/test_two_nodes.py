@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from jobs.cluster.ray_jobs import job_client
-from jobs.monitoring.run_log import read_run_log
-from jobs.monitoring.status import run_status
-from jobs.runs import list_runs, read_run
+from jobs.runs.log import read_run_log
+from jobs.runs.record import list_runs, read_run
+from jobs.runs.status import run_status
 from pipeline.storage import Storage
 from tests.faults.trajectories import STOP, assert_same_trajectory
 from tests.ncp_process import SMALL, copy_staged, milestones, ncp, step_store, wait_for

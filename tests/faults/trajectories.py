@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from jobs.training.metric_log import read_metrics
+from jobs.runs.metric_log import read_metrics
 from tests.ncp_process import milestone_tensors, step_store
 
 STOP = 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from jobs.training.metric_log import read_metrics
+from jobs.runs.metric_log import read_metrics
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
 from tests.faults.trajectories import STOP

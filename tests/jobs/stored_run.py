@@ -14,7 +14,7 @@ from curriculum.schema import Recipe
 from curriculum.tokens import stage_steps, tokens_before
 from jobs.evaluation.suites import suite_average, suite_tasks
 from jobs.graph import build_graph, tokenizer_sources, used_sources
-from jobs.runs import record_run
+from jobs.runs.record import record_run
 from pipeline.dag.holder import Holder
 from pipeline.dag.step import Step
 from pipeline.dag.store import StepStore

@@ -16,10 +16,10 @@ from typer.main import get_command
 
 from curriculum.errors import InputError, RecipeError
 from jobs import cli
+from jobs.analysis.comparison import ComparisonError
 from jobs.boundary import CommandGroup, run_command
 from jobs.cluster.errors import ClusterUnavailable, ConnectionLost
 from jobs.cluster.preflight import PreflightError
-from jobs.evaluation.comparison import ComparisonError
 from jobs.exit_codes import DONE, EXIT_CODES, FAILED, LOST, REFUSED, STOPPED, UNREACHABLE, USAGE
 from jobs.export import prepare_folder
 from pipeline.data.errors import ShardError, SourceError

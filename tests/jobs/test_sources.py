@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from curriculum.load import load_recipe
-from jobs.collection import unnamed
-from jobs.launch import EVERYTHING, Planned, plan_recipe, prepare_run
-from jobs.plan.sources import source_lines, source_records
-from jobs.runs import read_run
+from jobs.launch import EVERYTHING, prepare_run
+from jobs.plan.planned import Planned, plan_recipe
+from jobs.runs.garbage import unnamed
+from jobs.runs.record import read_run
+from jobs.show.source_lines import source_lines, source_records
 from jobs.steps.tokenizer import pinned
 from pipeline.data.errors import SourceError
 from pipeline.data.pins import renew_pin

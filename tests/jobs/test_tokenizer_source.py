@@ -13,7 +13,7 @@ from curriculum.errors import InputError, RecipeError
 from curriculum.load import build, load_recipe, plain
 from curriculum.schema import CleaningSpec, Recipe
 from curriculum.validate import validate
-from jobs.launch import plan_recipe
+from jobs.plan.planned import plan_recipe
 from jobs.tokenizer_source import read_tokenizer
 from pipeline.data.tokenizer import train_bpe
 from pipeline.storage import Storage

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from curriculum.load import load_recipe
+from jobs.analysis.comparison import ComparisonError
 from jobs.cli import app
-from jobs.evaluation.comparison import ComparisonError
-from jobs.evaluation.suite_error import suite_stderr
-from jobs.report.side_by_side import differences
+from jobs.evaluation.suites import suite_stderr
+from jobs.show.report.side_by_side import differences
 from ncp_model.flops import flops_per_token
 from pipeline.storage import Storage
 from tests.jobs.stored_run import Loss, store_run

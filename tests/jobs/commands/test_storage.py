@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli import app
-from jobs.runs import list_runs, read_run
+from jobs.runs.record import list_runs, read_run
 from pipeline.dag.lease import Lease, LeaseBook
 from pipeline.storage import Storage
 from tests.ncp_process import SMALL, NcpProcess, ncp

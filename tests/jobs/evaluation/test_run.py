@@ -13,10 +13,10 @@ import torch
 from curriculum.schema import EvaluationSpec
 from jobs.evaluation import sandbox
 from jobs.evaluation.heldout import HeldoutError
-from jobs.evaluation.mixture import mixture_average
 from jobs.evaluation.run import evaluate
 from jobs.evaluation.sandbox import SandboxError
 from jobs.evaluation.suites import SuiteError
+from jobs.runs.mixture import mixture_average
 from ncp_model import ModelSpec, NCPModel, build_model
 from pipeline.data.heldout import HeldoutDocument
 from pipeline.data.tokenizer import Tokenizer, train_bpe

@@ -13,12 +13,12 @@ from curriculum.errors import InputError
 from curriculum.load import load_recipe
 from jobs.evaluation.heldout import CodeLength, ConceptQuality, SourceResult
 from jobs.evaluation.metrics import TaskMetrics
-from jobs.evaluation.mixture import mixture_average
 from jobs.graph import build_graph
 from jobs.plan import checks
 from jobs.plan.checks import check_before_work, gate_metrics
 from jobs.plan.outlook import raising_tokens, steps_without_rate, warnings
 from jobs.plan.supply import stage_draws
+from jobs.runs.mixture import mixture_average
 from pipeline.dag.store import step_store
 from pipeline.data.counters import Counters
 from pipeline.data.manifest import Manifest, ShardEntry

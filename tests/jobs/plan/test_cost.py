@@ -9,9 +9,9 @@ import pytest
 from curriculum.errors import RecipeError
 from curriculum.load import load_recipe
 from jobs.graph import build_graph
-from jobs.monitoring.run_report import stage_flops
 from jobs.plan.cost import Rates, StepCost, step_costs, total_cost
 from jobs.plan.supply import stage_draws
+from jobs.show.run_report import stage_flops
 from ncp_model.flops import flops_per_token
 from ncp_model.memory import checkpoint_bytes
 from pipeline.dag.plan import make_plan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.stop import request_attempt_stop
+from jobs.runs.stop import request_attempt_stop
 from jobs.training import attempt_watch
 from jobs.training.attempt_watch import AttemptWatch
 from pipeline.dag.store import StepStore

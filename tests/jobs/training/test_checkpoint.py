@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
+from jobs.runs.checkpoint_files import DamagedMilestone, share_of
 from jobs.training.checkpoint import (
     IncompleteCheckpoint,
     UnsafeCheckpoint,
@@ -24,7 +25,6 @@ from jobs.training.checkpoint import (
     read_metadata,
     save_tensors,
 )
-from jobs.training.checkpoint_files import DamagedMilestone, share_of
 from ncp_model import build_model
 from ncp_model.optim import Optimizers, build_optimizers
 from pipeline.storage import Storage

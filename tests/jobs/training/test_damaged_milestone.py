@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from jobs.stop import preemption_reason
+from jobs.runs.alerts import alert_keys, read_alert
+from jobs.runs.checkpoint_files import DamagedMilestone
+from jobs.runs.stop import preemption_reason
 from jobs.training import train_loop
-from jobs.training.alerts import alert_keys, read_alert
-from jobs.training.checkpoint_files import DamagedMilestone
 from jobs.training.train_job import Parent, TrainJob
 from jobs.training.train_loop import train
 from pipeline.dag.store import StepStore

@@ -12,7 +12,7 @@ import torch
 from curriculum.load import load_recipe
 from curriculum.model_spec import ModelSpec
 from curriculum.schema import PrecisionSpec
-from jobs.training.alerts import alert_keys, read_alert
+from jobs.runs.alerts import alert_keys, read_alert
 from jobs.training.milestone_writer import CheckpointFailed, MilestoneWriter
 from jobs.training.milestones import load_milestone, training_state
 from jobs.training.snapshot import Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from jobs.stop import mark_attempt_failed, preemption_reason, request_attempt_stop, request_preemption
+from jobs.runs.stop import mark_attempt_failed, preemption_reason, request_attempt_stop, request_preemption
 from jobs.training.preemption import PreemptionNotice
 from pipeline.storage import Storage
 from tests.ncp_process import ROOT

@@ -20,9 +20,9 @@ import pytest
 from curriculum.load import load_recipe
 from curriculum.schema import PrecisionSpec
 from jobs.doctor import _wandb
+from jobs.runs.alerts import alert_keys, read_alert
+from jobs.runs.metric_log import MetricRow
 from jobs.training import tracking
-from jobs.training.alerts import alert_keys, read_alert
-from jobs.training.metric_log import MetricRow
 from jobs.training.tracking import NoTracker, WandbTracker, open_tracker
 from jobs.training.train_job import Parent, TrainJob
 from jobs.training.wandb_mode import wandb_mode

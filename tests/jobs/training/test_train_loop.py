@@ -15,9 +15,9 @@ import torch.distributed as dist
 from curriculum.optimizer_spec import OptimizerSpec
 from curriculum.schedule import learning_rate
 from curriculum.schema import ScheduleSpec
+from jobs.runs.alerts import alert_keys, read_alert
+from jobs.runs.metric_log import read_metrics
 from jobs.training import train_loop
-from jobs.training.alerts import alert_keys, read_alert
-from jobs.training.metric_log import read_metrics
 from jobs.training.train_job import Parent, TrainJob
 from jobs.training.train_loop import NonFiniteLoss, train
 from jobs.training.train_step import RankBatch, load_rank_batch

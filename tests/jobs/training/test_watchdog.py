@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jobs.stop import preemption_reason, request_preemption
+from jobs.runs.stop import preemption_reason, request_preemption
 from jobs.training.watchdog import EXIT_CODE
 from pipeline.storage import Storage
 from tests.ncp_process import ROOT

@@ -1,0 +1,1 @@
+"""What runs say together: comparisons, and the scaling laws of a ladder."""

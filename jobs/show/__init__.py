@@ -1,0 +1,1 @@
+"""Everything that people see: the terminal, pages, the dashboard, notifications."""
