@@ -44,7 +44,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
         {"cli"},
     ),
     "pipeline": (
-        {"answers", "group_rights", "records", "redaction"},
+        {"answers", "group_rights", "quantities", "records", "redaction"},
         {"patient_s3", "places"},
         {"storage"},
         {"dag", "data"},

@@ -16,8 +16,9 @@ from jobs.exit_codes import FAILED, USAGE
 from jobs.runs.garbage import Unnamed, collect, unnamed
 from jobs.runs.record import UnreadableRun, all_runs, read_run, remove_run, run_records
 from jobs.runs.status import recorded_status, unreadable_status
-from jobs.show.terminal import byte_size, out, say
+from jobs.show.terminal import out, say
 from pipeline.dag.lease import Superseded
+from pipeline.quantities import byte_size
 from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 

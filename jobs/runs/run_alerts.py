@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from jobs.runs.alerts import alert_keys, read_alert
 from jobs.runs.recorded import reading
-from jobs.runs.status import StepStatus, duration
+from jobs.runs.status import StepStatus
 from pipeline.dag.store import StepStore
+from pipeline.quantities import duration
 from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 

@@ -12,6 +12,7 @@ from jobs.runs.record import UnreadableRun, read_run
 from jobs.runs.recorded import reading
 from pipeline.dag.store import StepStore
 from pipeline.data.accounts import account_line
+from pipeline.quantities import duration
 from pipeline.records import DamagedRecord
 from pipeline.storage import Storage
 
@@ -157,15 +158,6 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     if progress.get("phase"):
         parts.append(str(progress["phase"]))
     return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """`0:46`, `12:03`, `5:21:40`, `3d 4:00:00`."""
-    days, rest = divmod(int(seconds), 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    clock = f"{hours}:{minutes:02d}:{rest:02d}" if hours or days else f"{minutes}:{rest:02d}"
-    return f"{days}d {clock}" if days else clock
 
 
 def sign_of_life(at: float) -> str:

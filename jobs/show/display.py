@@ -14,13 +14,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
-from jobs.runs.status import duration, progress_text
+from jobs.runs.status import progress_text
 from jobs.training.transition import read_transition, transition_banner
 from pipeline.answers import patience
 from pipeline.dag.runner import Event
 from pipeline.dag.step import Step
 from pipeline.dag.store import step_store
 from pipeline.data.accounts import account_line
+from pipeline.quantities import duration
 from pipeline.redaction import redact
 from pipeline.storage import Storage
 

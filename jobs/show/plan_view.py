@@ -18,10 +18,10 @@ from jobs.plan.outlook import raising_tokens, warnings
 from jobs.plan.planned import Planned
 from jobs.plan.supply import Draw
 from jobs.show.source_lines import source_lines, source_records
-from jobs.show.terminal import byte_size
 from ncp_model.flops import adaptation_parameters, flops_per_token, total_parameters
 from ncp_model.memory import checkpoint_bytes
 from pipeline.dag.plan import PlannedStep
+from pipeline.quantities import byte_size
 
 
 def plan_record(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from jobs.runs.overview import RunOverview, StageStatus, run_overview
 from jobs.runs.record import read_run
 from jobs.runs.recorded import recorded_recipe
 from jobs.runs.run_alerts import RunAlert
-from jobs.runs.status import RunStatus, StepStatus, duration
+from jobs.runs.status import RunStatus, StepStatus
 from jobs.show.evaluation_curves import evaluation_curves
 from jobs.show.report.model import (
     Alert,
@@ -34,9 +33,9 @@ from jobs.show.report.model import (
     SuiteCell,
     TaskCell,
 )
-from jobs.show.report.scale import number, si
 from ncp_model.flops import flops_per_token, total_parameters
 from pipeline.dag.store import StepStore
+from pipeline.quantities import duration, number, si, utc_text
 from pipeline.storage import Storage
 
 CHECKPOINTS = 8
@@ -66,7 +65,7 @@ def run_report(storage: Storage, run: str, *, columns: Callable[[str], Columns] 
         name=run,
         recipe=recipe.recipe,
         status=_status_without_report(overview.status),
-        created="unknown" if record["created"] is None else _utc(record["created"]),
+        created=utc_text(record["created"]),
         description=recipe.description,
         stages=tuple(_stage_view(recipe, stage) for stage in overview.stages),
         curves=(*_curves(recipe, metrics), *evaluation_curves(storage, record)),
@@ -203,7 +202,7 @@ def _checkpoint(stage: StageStatus, step: int, marker: Mapping[str, Any]) -> Che
         step=step,
         tokens_total=marker.get("tokens_total", 0),
         size=sum(sizes) if sizes else None,
-        at=_utc(marker["at"]) if "at" in marker else "",
+        at=utc_text(marker["at"]) if "at" in marker else "",
         attempt=marker.get("attempt"),
         note=", ".join(ended + wrote),
     )
@@ -214,12 +213,8 @@ def _alert(alert: RunAlert) -> Alert:
     return Alert(
         severity=alert.severity,
         message=f"{alert.name}{where}: {alert.message}",
-        when="" if alert.at is None else _utc(alert.at),
+        when="" if alert.at is None else utc_text(alert.at),
     )
-
-
-def _utc(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
 
 
 def _evaluations(storage: Storage, record: Mapping[str, Any]) -> tuple[EvaluationRow, ...]:

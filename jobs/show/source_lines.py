@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobs.plan.recipe_sources import left_out_lines
-from jobs.show.terminal import byte_size
 from pipeline.data.pins import Look
+from pipeline.quantities import byte_size
 
 LEFT_OUT = 100
 """Names of a source in the record; their number is always there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -11,7 +10,8 @@ from rich.table import Table
 
 from jobs.runs.overview import EvaluationStatus, RunOverview, StageStatus
 from jobs.runs.run_alerts import RunAlert
-from jobs.runs.status import StepStatus, duration
+from jobs.runs.status import StepStatus
+from pipeline.quantities import duration, utc_text
 
 BAR_WIDTH = 60
 _LEAST = 6
@@ -47,7 +47,7 @@ def print_run_list(out: Console, overviews: Sequence[RunOverview]) -> None:
             _share(overview.tokens_done, overview.tokens_budget),
             _latest_loss(overview),
             "-" if overview.rate is None else f"{overview.rate:,.0f}",
-            "-" if overview.eta_seconds is None else duration(overview.eta_seconds),
+            duration(overview.eta_seconds),
             escape(status.problem)
             or ", ".join(step.name for step in status.steps if step.state in ("running", "failed"))
             or "-",
@@ -87,11 +87,6 @@ def curriculum_bar(stages: Sequence[StageStatus], width: int = BAR_WIDTH) -> str
     return f"[{'|'.join(cells)}]"
 
 
-def utc_text(at: float | None) -> str:
-    """A date and time in UTC; `at an unknown time` where it is not known."""
-    return "at an unknown time" if at is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
-
-
 def _print_curriculum(out: Console, overview: RunOverview) -> None:
     left = f"  ETA {duration(overview.eta_seconds)}" if overview.eta_seconds is not None else ""
     out.print(
@@ -109,7 +104,7 @@ def _print_curriculum(out: Console, overview: RunOverview) -> None:
             f"{100 * stage.tokens_done / max(stage.tokens_budget, 1):.0f} %",
             f"{stage.steps_done:,}/{stage.steps:,}",
             "-" if stage.rate is None else f"{stage.rate:,.0f}",
-            "-" if stage.eta_seconds is None else duration(stage.eta_seconds),
+            duration(stage.eta_seconds),
             *(_number(stage.metrics.get(name)) for name, _ in _METRICS),
             str(stage.restarts),
         )
@@ -125,7 +120,7 @@ def _print_steps(out: Console, steps: Sequence[StepStatus]) -> None:
             step.name,
             _state(step.state),
             _needs(step.needs),
-            "-" if step.seconds is None else duration(step.seconds),
+            duration(step.seconds),
             "-" if step.attempt is None else str(step.attempt),
             escape(step.detail),
         )

@@ -39,12 +39,3 @@ def print_evaluations(storage: Storage, run: str) -> None:
         values = [row.sources[source] for source in sources] + [row.mixtures[stage] for stage in stages]
         table.add_row(row.label, *("-" if value is None else f"{value:.4f}" for value in values))
     out.print(table)
-
-
-def byte_size(count: float) -> str:
-    """`512 B`, `1.2 MB`, `3.4 TB`: powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"

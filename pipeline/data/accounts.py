@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.quantities import byte_size
+
 
 def account_line(receipt: Mapping[str, Any]) -> str:
     """Documents and bytes read, written, held out, skipped by reason, cleaned by filter; "" for a step without documents.
@@ -52,14 +54,7 @@ def _read(receipt: Mapping[str, Any], counts: Mapping[str, Any]) -> str:
 
 def _amount(documents: int, size: int | None) -> str:
     noun = "document" if documents == 1 else "documents"
-    return f"{documents:,} {noun}" + ("" if size is None else f" ({_bytes(size)})")
-
-
-def _bytes(size: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:,.1f} {unit}"
-    return f"{size} B"
+    return f"{documents:,} {noun}" + ("" if size is None else f" ({byte_size(size)})")
 
 
 def _by_reason(what: str, counts: Mapping[str, int], of: int) -> str:

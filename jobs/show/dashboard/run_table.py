@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from html import escape
 from urllib.parse import quote
 
 from jobs.runs.overview import RunOverview
-from jobs.runs.status import duration
 from jobs.show.report.bars import bar
-from jobs.show.report.scale import MISSING, number, percent, si
 from jobs.show.report.tables import status_pill, table
+from pipeline.quantities import MISSING, duration, number, percent, si, utc_text
 
 _HEAD = (
     "<tr><th></th><th class='left'>Run</th><th class='left'>State</th><th class='rare'>Steps</th><th>Tokens</th><th>Loss</th>"
@@ -46,12 +44,8 @@ def _row(overview: RunOverview) -> str:
         f"<td>{si(overview.tokens_done)} <span class='soft'>of {si(overview.tokens_budget)}, {percent(share, 0)}</span>{bar(share)}</td>",
         f"<td>{number(losses[-1] if losses else None, 4)}</td>",
         f"<td>{MISSING if overview.rate is None else f'{overview.rate:,.0f}'}</td>",
-        f"<td>{MISSING if overview.eta_seconds is None else duration(overview.eta_seconds)}</td>",
+        f"<td>{duration(overview.eta_seconds)}</td>",
         f'<td class="left">{escape(status.problem or ", ".join(now)) or MISSING}</td>',
-        f'<td class="left soft rare">{_created(status.created)}</td>',
+        f'<td class="left soft rare">{utc_text(status.created)}</td>',
     ]
     return f"<tr>{''.join(cells)}</tr>"
-
-
-def _created(at: float | None) -> str:
-    return MISSING if at is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))

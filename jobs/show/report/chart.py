@@ -15,7 +15,8 @@ from itertools import pairwise, zip_longest
 
 import numpy as np
 
-from jobs.show.report.scale import Array, linear_ticks, log_ticks, number, si_ticks, smooth, thin
+from jobs.show.report.scale import Array, linear_ticks, log_ticks, si_ticks, smooth, thin
+from pipeline.quantities import number
 
 SMOOTHING = 40
 """The moving mean spans one part in this many of a stage's points."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from jobs.show.report.chart import Boundary, Level, Series, line_chart
 from jobs.show.report.model import Curve, MatchChart, RunReport, Values
-from jobs.show.report.scale import number, percent
+from pipeline.quantities import number, percent
 
 CURVE_ORDER = ("ntp", "ncp", "vq", "lr", "grad_norm", "tokens_per_second")
 """Charts come in this order, others after them; the first one is drawn large."""

@@ -1,4 +1,4 @@
-"""Numbers for eyes: axis ticks, number formats, and the thinning of long curves."""
+"""Axes and curves for eyes: ticks, and the thinning of long curves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-MISSING = "\u2013"
-"""An en dash: what is printed where a value is not known."""
+from pipeline.quantities import si
 
 Array = NDArray[np.float64]
 
@@ -34,35 +33,6 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks or [low]
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """`digits` significant digits, without an exponent where that stays short."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    if value == 0:
-        return "0"
-    magnitude = math.floor(math.log10(abs(value)))
-    if magnitude < -4 or magnitude >= 9:
-        mantissa, exponent = f"{value:.{max(digits - 1, 0)}e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
-    return f"{value:,.{max(digits - 1 - magnitude, 0)}f}"
-
-
-def fixed(value: float | None, decimals: int) -> str:
-    """Fixed decimals, for columns whose digits should line up."""
-    return MISSING if value is None or not math.isfinite(value) else f"{value:,.{decimals}f}"
-
-
-def si(value: float | None, digits: int = 3) -> str:
-    """1_234_567 -> 1.23M. Steps of a thousand: k, M, B, T (a billion tokens is a B in this field)."""
-    if value is None or not math.isfinite(value):
-        return MISSING
-    for suffix, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size * 0.9995:
-            scaled = f"{value / size:.{digits}g}"
-            return f"{scaled if 'e' not in scaled else f'{value / size:.0f}'}{suffix}"
-    return f"{value:.{digits}g}"
-
-
 def si_ticks(ticks: Iterable[float]) -> list[str]:
     """Labels of axis ticks: the shortest `si` form that still tells neighbours apart."""
     ticks = list(ticks)
@@ -71,23 +41,6 @@ def si_ticks(ticks: Iterable[float]) -> list[str]:
         if len(set(labels)) == len(labels):
             break
     return labels
-
-
-def duration(seconds: float | None) -> str:
-    """3723 -> 1h 02m."""
-    if seconds is None or not math.isfinite(seconds):
-        return MISSING
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m {rest:02d}s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes:02d}m" if hours < 48 else f"{hours // 24}d {hours % 24:02d}h"
-
-
-def percent(share: float | None, decimals: int = 1) -> str:
-    return MISSING if share is None or not math.isfinite(share) else f"{100 * share:.{decimals}f}%"
 
 
 def thin(x: Array, y: Array, buckets: int) -> tuple[Array, Array]:

@@ -8,8 +8,8 @@ from html import escape
 
 from jobs.analysis.ladder_runs import BASELINE, CANDIDATE, FamilyLaws, LadderResult, RungRun
 from jobs.analysis.scaling import Efficiency, LadderPoint
-from jobs.show.report.scale import number, si
 from jobs.show.report.style import CSS
+from pipeline.quantities import number, si
 
 _WIDTH, _HEIGHT = 1076, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 120, 24, 48

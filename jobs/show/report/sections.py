@@ -11,7 +11,6 @@ from jobs.show.report.bars import bar, timeline
 from jobs.show.report.dag_drawing import DagNode, draw_dag
 from jobs.show.report.figures import training_charts
 from jobs.show.report.model import EvaluationRow, RunReport, StageView
-from jobs.show.report.scale import duration, number, percent, si
 from jobs.show.report.tables import (
     checkpoints_table,
     downstream_table,
@@ -21,6 +20,7 @@ from jobs.show.report.tables import (
     steps_table,
     suites_table,
 )
+from pipeline.quantities import duration, number, percent, si
 
 
 def run_sections(run: RunReport, *, charts: bool = True) -> dict[str, str]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from curriculum.identity import flatten
 from jobs.show.report.model import RunReport
-from jobs.show.report.scale import MISSING, percent, si
 from jobs.show.report.tables import downstream_table, heldout_table, status_pill, suites_table, table
+from pipeline.quantities import MISSING, percent, si
 
 
 def stages_side_by_side(runs: Sequence[RunReport]) -> str:

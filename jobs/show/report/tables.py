@@ -17,7 +17,7 @@ from jobs.show.report.model import (
     SuiteCell,
     TaskCell,
 )
-from jobs.show.report.scale import MISSING, duration, fixed, number, percent, si
+from pipeline.quantities import MISSING, duration, fixed, number, percent, si
 
 _KNOWN_STATES = {
     "done": ("done", "complete", "completed", "finished", "succeeded"),

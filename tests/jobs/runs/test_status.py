@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.runs.status import QUIET_SECONDS, duration, progress_text, run_status
+from jobs.runs.status import QUIET_SECONDS, progress_text, run_status
 from jobs.show.display import RunDisplay
 from pipeline.dag.holder import Holder
 from pipeline.dag.retry import RetryPolicy
@@ -157,10 +157,6 @@ def test_a_step_whose_holder_was_killed_is_stopped_and_says_where_it_resumes(sto
 def test_progress_is_shown_as_far_as_it_is_known() -> None:
     assert progress_text({}) == ""
     assert progress_text({"unit": "groups", "done": 1, "total": 4, "phase": "x"}) == "1/4 groups   25 %  x"
-
-
-def test_durations_are_clocks() -> None:
-    assert [duration(s) for s in (5, 75, 3700, 90_061)] == ["0:05", "1:15", "1:01:40", "1d 1:01:01"]
 
 
 def test_without_a_terminal_the_display_prints_plain_lines(storage: Storage) -> None:

@@ -7,18 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.show.report.scale import (
-    MISSING,
-    duration,
-    linear_ticks,
-    log_ticks,
-    number,
-    percent,
-    si,
-    si_ticks,
-    smooth,
-    thin,
-)
+from jobs.show.report.scale import linear_ticks, log_ticks, si_ticks, smooth, thin
 
 
 @given(low=st.floats(-1e6, 1e6), span=st.floats(1e-6, 1e9), count=st.integers(2, 12))
@@ -42,40 +31,8 @@ def test_ticks_of_nothing_and_of_decades() -> None:
     assert log_ticks(1.5, 60.0) == [2.0, 5.0, 10.0, 20.0, 50.0]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, MISSING), (math.nan, MISSING), (math.inf, MISSING), (0, "0"), (3.14159, "3.14"), (0.00052, "0.000520"),
-     (123456.0, "123,456"), (2e-7, "2e-7"), (-1.5, "-1.50"), (1.5e12, "1.5e12")],
-)  # fmt: skip
-def test_numbers_keep_their_significant_digits(value: float | None, text: str) -> None:
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (999, "999"),
-        (1000, "1k"),
-        (1_234_567, "1.23M"),
-        (999_999_999, "1B"),
-        (5.93e12, "5.93T"),
-        (None, MISSING),
-    ],
-)
-def test_token_counts_are_short(value: float | None, text: str) -> None:
-    assert si(value) == text
-
-
 def test_tick_labels_tell_neighbours_apart() -> None:
     assert si_ticks([1_000_000, 1_050_000, 1_100_000]) == ["1M", "1.05M", "1.1M"]
-
-
-def test_durations_and_shares() -> None:
-    assert [duration(s) for s in (None, 0.4, 59.94, 75, 3723, 200_000)] == [
-        MISSING, "0.4s", "59.9s", "1m 15s", "1h 02m", "2d 07h",
-    ]  # fmt: skip
-    assert percent(0.123) == "12.3%" and percent(None) == MISSING
 
 
 @given(
