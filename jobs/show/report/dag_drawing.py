@@ -12,7 +12,7 @@ Colours are classes (`done`, `running`, `failed`, `waiting`, `stopped`, `other`)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ svg { color-scheme: light dark; --paper: #fff; --ink: #16191d; --soft: #5b6470; 
 @media (prefers-color-scheme: dark) { svg { --paper: #171b20; --ink: #e8ebee; --soft: #a3acb7; --line: #78818c;
   --good: #58c78b; --run: #7ba4ff; --bad: #f0837b; --warn: #e0b04a; } }
 .box { fill: var(--paper); stroke: var(--color); stroke-width: 1.4; } .dot { fill: var(--color); }
-.edge { fill: none; stroke: var(--line); stroke-width: 1.2; } .head { fill: var(--line); }
+.edge { fill: none; stroke: var(--line); stroke-width: 1.2; } .edge.after { stroke-dasharray: 4 4; } .head { fill: var(--line); }
 text { font: 600 12.5px system-ui, sans-serif; fill: var(--ink); } text.note { font: 11px system-ui, sans-serif; fill: var(--soft); }
 .node { --color: var(--line); } .node.done { --color: var(--good); } .node.running { --color: var(--run); }
 .node.failed { --color: var(--bad); } .node.stopped { --color: var(--warn); }
@@ -47,9 +47,17 @@ class DagNode:
     name: str
     needs: tuple[str, ...] = ()
     """Names of other nodes; one that is not among the nodes is ignored."""
+    after: tuple[str, ...] = ()
+    """Nodes that it only comes after, without reading what they made: dashed."""
     state: str = "waiting"
     note: str = ""
-    """A few words under the name: `67 %`, `4m 05s`; by default the state."""
+    """A few words under the name: `67 %`, `4:05`; by default the state."""
+    detail: str = ""
+    """More, for who points at the box."""
+
+    @property
+    def hangs_on(self) -> tuple[str, ...]:
+        return (*self.needs, *self.after)
 
 
 def draw_dag(nodes: Sequence[DagNode], *, standalone: bool = False, title: str = "steps of the run") -> str:
@@ -61,11 +69,12 @@ def draw_dag(nodes: Sequence[DagNode], *, standalone: bool = False, title: str =
     if not nodes:
         return ""
     nodes = _collapse(nodes)
-    edges = _reduced({node.name: node.needs for node in nodes})
+    edges = _reduced({node.name: node.hangs_on for node in nodes})
     layout = _layout(nodes, edges)
+    dashed = {(other, node.name) for node in nodes for other in node.after if other not in node.needs}
     parts = [
-        f'<path class="edge" d="{path}"/><path class="head" d="M{x:.1f} {y:.1f}l-7 -3.5v7z"/>'
-        for path, x, y in layout.edges
+        f'<path class="edge{" after" if edge in dashed else ""}" d="{path}"/><path class="head" d="M{x:.1f} {y:.1f}l-7 -3.5v7z"/>'
+        for edge, (path, x, y) in zip(edges, layout.edges, strict=True)
     ]
     parts += [_box(node, *layout.places[node.name]) for node in nodes]
     size = f'width="{layout.width:.0f}" height="{layout.height:.0f}" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}"'
@@ -78,7 +87,8 @@ def _box(node: DagNode, x: float, y: float, width: float) -> str:
     state = node.state if node.state in STATES else "other"
     name = node.name if len(node.name) <= _LONGEST else node.name[: _LONGEST - 1] + "\u2026"
     note = node.note or node.state
-    whole = f"{node.name}: {node.state}" + (f", {note}" if note != node.state else "")
+    told = dict.fromkeys(part for part in (node.state, note, node.detail) if part)
+    whole = f"{node.name}: {', '.join(told)}"
     return (
         f'<g class="node {state}"><title>{escape(whole)}</title>'
         f'<rect class="box" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_HEIGHT}" rx="7"/>'
@@ -95,12 +105,13 @@ def _collapse(nodes: Sequence[DagNode]) -> list[DagNode]:
         raise ValueError("dag: a step name is used twice; names are unique")
     dependants: dict[str, list[str]] = {name: [] for name in known}
     for node in nodes:
-        for need in node.needs:
+        for need in node.hangs_on:
             if need in known:
                 dependants[need].append(node.name)
     groups: dict[tuple[object, ...], list[DagNode]] = {}
     for node in nodes:
-        key = (node.name.split("-")[0], frozenset(node.needs) & known, frozenset(dependants[node.name]))
+        hangs_on = frozenset(node.needs) & known, frozenset(node.after) & known
+        key = (node.name.split("-")[0], *hangs_on, frozenset(dependants[node.name]))
         groups.setdefault(key, []).append(node)
     renamed: dict[str, str] = {}
     merged: dict[str, DagNode] = {}
@@ -110,13 +121,16 @@ def _collapse(nodes: Sequence[DagNode]) -> list[DagNode]:
         name = f"{prefix}-* x {len(members)}"
         while name in known or name in merged:
             name += "'"
-        merged[name] = DagNode(name=name, needs=members[0].needs, **_summary(members))
+        merged[name] = replace(members[0], name=name, detail="", **_summary(members))
         renamed |= {member.name: name for member in members}
     drawn: dict[str, DagNode] = {}
     for node in nodes:
         chosen = merged[renamed[node.name]] if node.name in renamed else node
-        needs = tuple(dict.fromkeys(renamed.get(need, need) for need in chosen.needs if need in known))
-        drawn[chosen.name] = DagNode(name=chosen.name, needs=needs, state=chosen.state, note=chosen.note)
+        needs, after = (
+            tuple(dict.fromkeys(renamed.get(name, name) for name in names if name in known))
+            for names in (chosen.needs, chosen.after)
+        )
+        drawn[chosen.name] = replace(chosen, needs=needs, after=after)
     return list(drawn.values())
 
 
