@@ -69,9 +69,12 @@ def draw_dag(nodes: Sequence[DagNode], *, standalone: bool = False, title: str =
     if not nodes:
         return ""
     nodes = _collapse(nodes)
-    edges = _reduced({node.name: node.hangs_on for node in nodes})
-    layout = _layout(nodes, edges)
     dashed = {(other, node.name) for node in nodes for other in node.after if other not in node.needs}
+    edges = _reduced(
+        {node.name: node.needs for node in nodes}
+    )  # what is needed is no less so for coming after
+    edges += [edge for edge in _reduced({node.name: node.hangs_on for node in nodes}) if edge in dashed]
+    layout = _layout(nodes, edges)
     parts = [
         f'<path class="edge{" after" if edge in dashed else ""}" d="{path}"/><path class="head" d="M{x:.1f} {y:.1f}l-7 -3.5v7z"/>'
         for edge, (path, x, y) in zip(edges, layout.edges, strict=True)

@@ -24,6 +24,13 @@ def test_what_is_only_followed_is_dashed() -> None:
     assert [path.attrib["class"] for path in svg.iter(f"{SVG}path")].count("edge after") == 1
 
 
+def test_what_is_needed_is_drawn_though_it_also_comes_after() -> None:
+    stage1, stage2 = DagNode(name="stage1"), DagNode(name="stage2", needs=("stage1",), after=("stage1-eval",))
+    svg = graph_svg([stage1, DagNode(name="stage1-eval", needs=("stage1",)), stage2])
+    drawn = [path.attrib["class"] for path in ElementTree.fromstring(svg).iter(f"{SVG}path")]
+    assert (drawn.count("edge"), drawn.count("edge after")) == (2, 1)
+
+
 def test_the_text_names_states_and_edges() -> None:
     assert graph_text(NODES).splitlines() == [
         "a      done",
