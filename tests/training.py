@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 
 from curriculum.model_spec import ModelSpec
 from curriculum.optimizer_spec import OptimizerSpec
-from curriculum.schema import PrecisionSpec, ScheduleSpec, StageSpec
+from curriculum.schema import PrecisionSpec, RuntimeSpec, ScheduleSpec, StageSpec
 from jobs.runs.metric_log import read_metrics
 from jobs.training.train_job import TrainJob
 from jobs.training.train_loop import train
@@ -39,8 +39,8 @@ def small_job(
     stage_fields: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> TrainJob:
-    """Steps of 512 tokens of staged prose; `stage_fields` and `changes` replace fields of its stage and of the job."""
-    fields: dict[str, Any] = {
+    """Steps of 512 tokens of staged prose; `stage_fields` and `changes` replace fields of its stage, of the job and of its runtime."""
+    stage: dict[str, Any] = {
         "mixture": {"prose": 1.0},
         "tokens": stop * 512,
         "horizon_tokens": 20 * 512,
@@ -58,18 +58,25 @@ def small_job(
         attempt=attempt,
         run="test",
         stage_name="stage1",
-        stage=StageSpec(**fields),
+        stage=StageSpec(**stage),
         model=SMALL_MODEL,
         precision=PrecisionSpec(),
         shards={"prose": SHARDS},
         parent=None,
         tokens_before=0,
         stop_step=stop,
-        micro_batch_size=4,
-        checkpoint_every_steps=3,
-        log_every_steps=1,
+        runtime=RuntimeSpec(
+            micro_batch_size=4,
+            checkpoint_every_steps=3,
+            hang_timeout_seconds=0.0,
+            alert_dead_codebook_share=1.0,
+        ),
     )
-    return replace(job, **changes)
+    knobs = {field.name for field in fields(RuntimeSpec)}
+    runtime = replace(job.runtime, **{name: value for name, value in changes.items() if name in knobs})
+    return replace(
+        job, runtime=runtime, **{name: value for name, value in changes.items() if name not in knobs}
+    )
 
 
 def hold(job: TrainJob) -> TrainJob:

@@ -32,13 +32,13 @@ class CheckpointFailed(RuntimeError):
 
 
 class MilestoneWriter:
-    """One a worker, made on all ranks at the same time. With `job.async_checkpoints` off, `save` returns when it is written."""
+    """One a worker, made on all ranks at the same time. With `job.runtime.async_checkpoints` off, `save` returns when it is written."""
 
     def __init__(self, storage: Storage, job: TrainJob, model: nn.Module, optimizers: Optimizers):
         self._storage, self._job = storage, job
         self._model, self._optimizers = model, optimizers
-        self._retention = Retention(storage, job.step_key, keep=job.keep_checkpoints)
-        group = dist.new_group(backend="gloo") if job.async_checkpoints else None
+        self._retention = Retention(storage, job.step_key, keep=job.runtime.keep_checkpoints)
+        group = dist.new_group(backend="gloo") if job.runtime.async_checkpoints else None
         self._group = cast(dist.ProcessGroup | None, group)  # every rank is in it
         self._snapshot = Snapshot()
         self._thread: threading.Thread | None = None
@@ -59,7 +59,7 @@ class MilestoneWriter:
         self.wait()
         tensors = training_state(self._model, self._optimizers)
         self._step = step
-        if self._job.async_checkpoints:
+        if self._job.runtime.async_checkpoints:
             copies = self._snapshot.take(tensors)
             self._thread = threading.Thread(
                 target=self._write, args=(step, copies, dict(stability)), name="milestone-writer", daemon=True

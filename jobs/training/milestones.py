@@ -136,7 +136,7 @@ def _publish(
     if held != job.attempt:
         return f"attempt {job.attempt} of {job.step_key}: superseded by {held}; milestone {step} was not published"
     tokens = step * job.stage.global_batch_tokens
-    every = job.permanent_checkpoint_every_steps
+    every = job.runtime.permanent_checkpoint_every_steps
     StepStore(storage, job.step_key).publish_milestone(
         step,
         {
@@ -153,7 +153,7 @@ def _publish(
             "stage_complete": step == stage_steps(job.stage),
             "permanent": every > 0 and step % every == 0,
             "world_size": dist.get_world_size(),
-            "micro_batch_size": job.micro_batch_size,
+            "micro_batch_size": job.runtime.micro_batch_size,
             "device": job.device,
             "versions": dict(versions()),
             "at": time.time(),

@@ -209,12 +209,12 @@ class WandbTracker:
 def open_tracker(job: TrainJob) -> Tracker:
     """The tracker that the recipe's runtime asks for; none, and an alert, when W&B cannot be had. Returns at once."""
     mode = wandb_mode()
-    if not job.wandb_project or mode.mode == "disabled":
+    if not job.runtime.wandb_project or mode.mode == "disabled":
         return NoTracker()
     try:
         if find_spec("wandb") is None:
             raise ModuleNotFoundError("wandb is not installed")
-        return WandbTracker(job, job.wandb_project, mode)
+        return WandbTracker(job, job.runtime.wandb_project, mode)
     except Exception as error:
         _alert(job, f"no W&B for this attempt ({type(error).__name__}: {error}); metrics are in storage")
         return NoTracker()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from curriculum.model_spec import ModelSpec
-from curriculum.schema import PrecisionSpec, StageSpec
+from curriculum.schema import PrecisionSpec, RuntimeSpec, StageSpec
 from jobs.runs.initial_checkpoint import InitialCheckpoint
 
 
@@ -38,26 +38,14 @@ class TrainJob:
     tokens_before: int
     """Tokens of the stages this one descends from."""
     stop_step: int
-    micro_batch_size: int
-    checkpoint_every_steps: int
-    log_every_steps: int
-    permanent_checkpoint_every_steps: int = 0
-    keep_checkpoints: int = 3
-    async_checkpoints: bool = True
-    threads_per_worker: int = 1
-    hang_timeout_seconds: float = 0.0
-    alert_dead_codebook_share: float = 1.0
-    wandb_project: str = ""
-    shard_cache_dir: str = ""
-    shard_cache_bytes: int = 0
+    runtime: RuntimeSpec
     initial: InitialCheckpoint | None = None
     """Instead of a parent: a checkpoint from outside the run."""
-    shard_size: int = 0
-    activation_checkpointing: bool = False
-    compile: bool = False
     compile_backend: str = "inductor"
-    peak_flops_per_worker: float = 0.0
-    device: str = "cpu"
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.runtime.gpus_per_worker else "cpu"
 
     @property
     def first_step(self) -> int:

@@ -76,7 +76,7 @@ ALERTED: dict[type[BaseException], str] = {
 
 def train(job: TrainJob) -> None:
     """Bring the trajectory to `job.stop_step`. Runs in every worker inside a process group."""
-    torch.set_num_threads(job.threads_per_worker)
+    torch.set_num_threads(job.runtime.threads_per_worker)
     storage = Storage(job.storage_url)
     with PreemptionNotice(lambda reason: _preempted(storage, job, reason)):
         try:
@@ -84,7 +84,7 @@ def train(job: TrainJob) -> None:
             model, optimizers = build_sharded(job)
             milestones = MilestoneWriter(storage, job, model, optimizers)
             start, stability = _load_state(storage, job, loader, model, optimizers, milestones)
-            if job.compile:
+            if job.runtime.compile:
                 compile_layers(model, job.compile_backend)
             trainer = _Trainer(job, storage, loader, model, optimizers, stability, milestones)
         except BaseException:
@@ -110,8 +110,8 @@ def build_loader(storage: Storage, job: TrainJob) -> WindowLoader:
         sequence_length=job.stage.sequence_length,
         global_batch_tokens=job.stage.global_batch_tokens,
         check=dist.get_rank() == 0,
-        cache_dir=job.shard_cache_dir or None,
-        cache_bytes=job.shard_cache_bytes,
+        cache_dir=job.runtime.shard_cache_dir or None,
+        cache_bytes=job.runtime.shard_cache_bytes,
         repetition_filter=RepetitionFilter() if job.stage.repetition_filter else None,
         packing=job.stage.packing,
     )
@@ -126,7 +126,7 @@ def build_sharded(job: TrainJob) -> tuple[NCPModel, Optimizers]:
         param_dtype=getattr(torch, job.precision.param),
         reduce_dtype=getattr(torch, job.precision.reduce),
     )
-    if job.activation_checkpointing:
+    if job.runtime.activation_checkpointing:
         checkpoint_blocks(model)
     model.to_empty(device=job.device)
     return model, build_optimizers(model, job.stage.optimizer)
@@ -134,7 +134,7 @@ def build_sharded(job: TrainJob) -> tuple[NCPModel, Optimizers]:
 
 def training_mesh(job: TrainJob) -> DeviceMesh:
     """One dimension over all ranks, or replicate x shard. Raises ValueError for ranks that do not fill it."""
-    ranks, size = dist.get_world_size(), job.shard_size
+    ranks, size = dist.get_world_size(), job.runtime.shard_size
     if size in (0, ranks):
         return init_device_mesh(job.device, (ranks,))
     if ranks % size:
@@ -223,13 +223,13 @@ class _Trainer:
             job.attempt,
             job.run,
             codebook_entries=job.model.concept.entries if job.model.concept.enabled else 0,
-            dead_codebook_share=job.alert_dead_codebook_share,
+            dead_codebook_share=job.runtime.alert_dead_codebook_share,
         )
         self.taken = 0
         self.clock = StepClock(
             tokens_per_step=job.stage.global_batch_tokens,
             flops_per_token=flops_per_token(job.model, job.stage.sequence_length).total,
-            peak_flops=job.peak_flops_per_worker * self.world_size,
+            peak_flops=job.runtime.peak_flops_per_worker * self.world_size,
         )
         self.unchecked: list[StepResult] = []  # steps whose numbers the host has not seen
         self.stopping = False  # by all ranks, at the same step
@@ -245,7 +245,7 @@ class _Trainer:
         job = self.job
         try:
             with Watchdog(
-                self.storage, job.step_key, job.attempt, self.rank, job.hang_timeout_seconds, job.run
+                self.storage, job.step_key, job.attempt, self.rank, job.runtime.hang_timeout_seconds, job.run
             ) as watchdog:
                 self._run(watchdog, start)
         except BaseException as error:
@@ -285,11 +285,11 @@ class _Trainer:
         self.milestones.wait()
 
     def _milestone_due(self, taken: int) -> bool:
-        permanent = self.job.permanent_checkpoint_every_steps
+        permanent = self.job.runtime.permanent_checkpoint_every_steps
         return (
             self.stopping
             or taken == self.job.stop_step
-            or taken % self.job.checkpoint_every_steps == 0
+            or taken % self.job.runtime.checkpoint_every_steps == 0
             or (permanent > 0 and taken % permanent == 0)
             or taken in evaluated_steps(self.job.stage)
         )
@@ -301,7 +301,7 @@ class _Trainer:
         counts = exchange_counts(batch, stop_wanted, self.world_size)
         self.stopping = counts.stop
         taken = step + 1
-        logged = taken % self.job.log_every_steps == 0 or taken == self.job.stop_step
+        logged = taken % self.job.runtime.log_every_steps == 0 or taken == self.job.stop_step
         result = self.taker.take(step, batch, counts, logged=logged)
         self.unchecked.append(result)
         self.clock.step_taken()

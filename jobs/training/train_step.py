@@ -40,7 +40,7 @@ def load_rank_batch(loader: WindowLoader, job: TrainJob, step: int, rank: int, w
 
     Raises PoisonedBatch for ids outside the vocabulary.
     """
-    micro_batches = loader.batch(step, rank, world_size, job.micro_batch_size)
+    micro_batches = loader.batch(step, rank, world_size, job.runtime.micro_batch_size)
     check_ids(loader, micro_batches, step, rank, world_size, job.model.vocab_size)
     counts = torch.zeros(4, dtype=torch.int64)
     for batch in micro_batches:
@@ -138,10 +138,12 @@ class StepTaker:
             if logged and concept.enabled
             else None
         )
-        attention = self._compiled_attention(batch.micro_batches[0]) if logged and job.compile else None
+        attention = (
+            self._compiled_attention(batch.micro_batches[0]) if logged and job.runtime.compile else None
+        )
         self.optimizers.zero_grad()
         for number, micro_batch in enumerate(batch.micro_batches):
-            watched = logged and number == 0 and not job.compile
+            watched = logged and number == 0 and not job.runtime.compile
             with self.logits if watched else contextlib.nullcontext():
                 out = self.model(**self._inputs(micro_batch), denominators=counts.denominators)
             if watched:

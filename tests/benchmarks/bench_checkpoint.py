@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from curriculum.load import load_recipe
 from curriculum.model_spec import ConceptSpec, ModelSpec
-from curriculum.schema import PrecisionSpec
+from curriculum.schema import PrecisionSpec, RuntimeSpec
 from jobs.training.milestone_writer import MilestoneWriter
 from jobs.training.milestones import training_state
 from jobs.training.train_job import TrainJob
@@ -99,9 +99,9 @@ class _Trainee:
             parent=None,
             tokens_before=0,
             stop_step=1_000_000,
-            micro_batch_size=SEQUENCES,
-            checkpoint_every_steps=1,
-            log_every_steps=1,
+            runtime=RuntimeSpec(
+                micro_batch_size=SEQUENCES, checkpoint_every_steps=1, hang_timeout_seconds=0.0
+            ),
         )
         storage = Storage(url)
         if dist.get_rank() == 0:
@@ -118,7 +118,7 @@ class _Trainee:
         self.model.to_empty(device="cpu")
         initialize_weights(self.model, spec, 0)
         self.optimizers: Optimizers = build_optimizers(self.model, self.job.stage.optimizer)
-        waiting = replace(self.job, async_checkpoints=False)
+        waiting = replace(self.job, runtime=replace(self.job.runtime, async_checkpoints=False))
         self.sync = MilestoneWriter(storage, waiting, self.model, self.optimizers)
         self.beside = MilestoneWriter(storage, self.job, self.model, self.optimizers)
         self.ids = torch.randint(0, spec.vocab_size, (SEQUENCES, LENGTH))

@@ -103,9 +103,12 @@ def bench_job(storage: Storage, settings: argparse.Namespace) -> TrainJob:
         parent=None,
         tokens_before=0,
         stop_step=0,
-        micro_batch_size=settings.micro_batch,
-        checkpoint_every_steps=max(1, settings.steps // 2),
-        log_every_steps=settings.log_every,
+        runtime=RuntimeSpec(
+            micro_batch_size=settings.micro_batch,
+            checkpoint_every_steps=max(1, settings.steps // 2),
+            log_every_steps=settings.log_every,
+            hang_timeout_seconds=0.0,
+        ),
     )
 
 
@@ -178,7 +181,7 @@ def _bare_worker(rank: int, workers: int, store: str, job: TrainJob, first: int,
     sink = open(f"{marks_file}.log", "w")  # noqa: SIM115
     marks = [(time.monotonic(), time.process_time())]
     for step in range(first, job.stop_step):
-        batches = loader.batch(step, rank, workers, job.micro_batch_size)
+        batches = loader.batch(step, rank, workers, job.runtime.micro_batch_size)
         counts = [loss_counts(batch.labels, job.model.concept.chunk_size) for batch in batches]
         den = LossDenominators(
             ntp=loader.labels_per_batch,

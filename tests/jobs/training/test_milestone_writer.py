@@ -11,7 +11,7 @@ import torch
 
 from curriculum.load import load_recipe
 from curriculum.model_spec import ModelSpec
-from curriculum.schema import PrecisionSpec
+from curriculum.schema import PrecisionSpec, RuntimeSpec
 from jobs.runs.alerts import alert_keys, read_alert
 from jobs.training.milestone_writer import CheckpointFailed, MilestoneWriter
 from jobs.training.milestones import load_milestone, training_state
@@ -57,11 +57,9 @@ def _job(storage: Storage, *, attempt: int = 1, asynchronous: bool = True) -> Tr
         parent=None,
         tokens_before=0,
         stop_step=100,
-        micro_batch_size=1,
-        checkpoint_every_steps=10,
-        log_every_steps=1,
-        async_checkpoints=asynchronous,
-        keep_checkpoints=1,
+        runtime=RuntimeSpec(
+            micro_batch_size=1, checkpoint_every_steps=10, async_checkpoints=asynchronous, keep_checkpoints=1
+        ),
     )
 
 
@@ -143,7 +141,8 @@ def test_a_superseded_writer_says_so_and_publishes_nothing(storage: Storage) -> 
 
 
 def test_the_interval_marks_what_is_permanent(storage: Storage) -> None:
-    job = replace(_job(storage), permanent_checkpoint_every_steps=20)
+    job = _job(storage)
+    job = replace(job, runtime=replace(job.runtime, permanent_checkpoint_every_steps=20))
     writer, _, _ = _writer(job)
     for step in (10, 20, 30, 40, 50):
         writer.save(step, {})

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pytest
 
 from curriculum.load import load_recipe
-from curriculum.schema import PrecisionSpec
+from curriculum.schema import PrecisionSpec, RuntimeSpec
 from jobs.doctor import _wandb
 from jobs.runs.alerts import alert_keys, read_alert
 from jobs.runs.metric_log import MetricRow
@@ -46,10 +46,7 @@ def _job(project: str, storage_url: str = "memory://tracking") -> TrainJob:
         parent=Parent(stage="stage1", step_key="steps/stage1-ba9876543210", step=200, load="weights"),
         tokens_before=819200,
         stop_step=60,
-        micro_batch_size=1,
-        checkpoint_every_steps=1,
-        log_every_steps=1,
-        wandb_project=project,
+        runtime=RuntimeSpec(wandb_project=project),
     )
 
 

@@ -23,9 +23,7 @@ JOB = TrainJob(
     parent=Parent(stage="stage1", step_key="steps/stage1-0", step=200, load="weights+optimizer"),
     tokens_before=819_200,
     stop_step=50,
-    micro_batch_size=8,
-    checkpoint_every_steps=50,
-    log_every_steps=1,
+    runtime=RECIPE.runtime,
 )
 
 
