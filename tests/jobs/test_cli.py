@@ -119,7 +119,7 @@ def test_the_command_line_starts_without_the_slow_libraries() -> None:
 
 def test_planning_loads_neither_torch_nor_ray() -> None:
     code = (
-        "import sys; from jobs.launch import plan_recipe; from curriculum.load import load_recipe; "
+        "import sys; from jobs.plan.planned import plan_recipe; from curriculum.load import load_recipe; "
         "from pipeline.storage import Storage; plan_recipe(Storage('memory://p'), load_recipe('demo')); "
         "sys.exit(bool({'torch', 'ray'} & set(sys.modules)))"
     )
