@@ -47,6 +47,7 @@ FLOORS: dict[str, tuple[set[str], ...]] = {
         {"answers", "group_rights", "quantities", "records", "redaction"},
         {"patient_s3", "places"},
         {"storage"},
+        {"claim"},
         {"dag", "data"},
     ),
     "ncp_model": (

@@ -11,7 +11,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
@@ -41,27 +42,55 @@ def submit_run(
     on another storage has used there is left out. Raises ClusterUnavailable when the cluster does not answer, RecipeError when
     it does not take the job or the code is too large to upload.
     """
-    client = job_client(address)
     command = [python or interpreter(address), "-m", "jobs.cli", "run", shipped_name(recipe), *arguments]
+    record = {"address": redact(address), "from": os.getpid()}
     with staged_code(recipe) as code:
-        while True:
-            attempt = claim_submission(storage, run, {"address": redact(address), "from": os.getpid()})
-            submission = f"{run}-a{attempt}"
-            variables = {**carried_environment(), SUBMISSION_VARIABLE: str(attempt)}
-            try:
-                client.submit_job(
-                    entrypoint=shlex.join([*command, "--storage", storage.url]),
-                    submission_id=submission,
-                    runtime_env={"working_dir": str(code), "env_vars": variables},
-                    metadata={"run": run, "storage": storage.url},
-                )
-                return submission
-            except RuntimeError as error:
-                if f"{submission} already exists" in str(error):
-                    continue
-                raise RecipeError(
-                    f"--address: {address!r} did not take the job ({last_line(error)}); see the cluster's own logs"
-                ) from error
+        return submit_job(
+            storage,
+            address,
+            run,
+            command,
+            code,
+            name="a",
+            claim=lambda: claim_submission(storage, run, record),
+            told=lambda number: {SUBMISSION_VARIABLE: str(number)},
+        )
+
+
+def submit_job(
+    storage: Storage,
+    address: str,
+    run: str,
+    command: Sequence[str],
+    code: Path,
+    *,
+    name: str,
+    claim: Callable[[], int],
+    told: Callable[[int], Mapping[str, str]] = lambda number: {},
+) -> str:
+    """Submit `command --storage ...` with the staged `code` as `{run}-{name}{number}`, which is returned; `claim` draws numbers until
+    the cluster has none of that id. `told`: variables of the job, beside those that are carried. Raises as `submit_run`."""
+    client = job_client(address)
+    while True:
+        number = claim()
+        submission = f"{run}-{name}{number}"
+        try:
+            client.submit_job(
+                entrypoint=shlex.join([*command, "--storage", storage.url]),
+                submission_id=submission,
+                runtime_env={
+                    "working_dir": str(code),
+                    "env_vars": {**carried_environment(), **told(number)},
+                },
+                metadata={"run": run, "storage": storage.url},
+            )
+            return submission
+        except RuntimeError as error:
+            if f"{submission} already exists" in str(error):
+                continue
+            raise RecipeError(
+                f"--address: {address!r} did not take the job ({last_line(error)}); see the cluster's own logs"
+            ) from error
 
 
 def follow_submission(

@@ -7,13 +7,14 @@ waits for the first one's lease, or finds its receipt.
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Sequence
 
-from jobs.cluster.ray_jobs import OVER, interpreter, job_client
+from jobs.cluster.ray_jobs import OVER, interpreter, job_client, submit_job
 from jobs.cluster.reach import followed
-from jobs.cluster.shipping import carried_environment, staged_code
+from jobs.cluster.shipping import staged_code
+from pipeline.claim import claim_number
+from pipeline.redaction import redact
 from pipeline.storage import Storage
 
 FOLLOW_SECONDS = 1.0
@@ -22,18 +23,20 @@ FOLLOW_SECONDS = 1.0
 def submit_evaluation(
     storage: Storage, address: str, run: str, arguments: Sequence[str], *, python: str | None
 ) -> str:
-    """Submit `ncp eval ARGUMENTS`; returns the submission id, `{run}-eval{number}`. Raises ClusterUnavailable."""
-    client = job_client(address)
+    """Submit `ncp eval ARGUMENTS`; returns the submission id, `{run}-eval{number}`. Raises as `submit_run`."""
+    command = [python or interpreter(address), "-m", "jobs.cli", "eval", *arguments]
+    record = {
+        "address": redact(address),
+        "arguments": list(arguments),
+        "at": time.time(),
+        "from": os.getpid(),
+    }
+
+    def claim() -> int:
+        return claim_number(storage, lambda number: f"runs/{run}/evaluations/{number:06d}.json", record)
+
     with staged_code() as code:
-        submission = f"{run}-eval{_claim(storage, run, address, arguments)}"
-        command = [python or interpreter(address), "-m", "jobs.cli", "eval", *arguments]
-        client.submit_job(
-            entrypoint=shlex.join([*command, "--storage", storage.url]),
-            submission_id=submission,
-            runtime_env={"working_dir": str(code), "env_vars": carried_environment()},
-            metadata={"run": run, "storage": storage.url},
-        )
-    return submission
+        return submit_job(storage, address, run, command, code, name="eval", claim=claim)
 
 
 def follow_evaluation(address: str, submission: str, say: Callable[[str], None]) -> int:
@@ -45,11 +48,3 @@ def follow_evaluation(address: str, submission: str, say: Callable[[str], None])
     say(followed(lambda: client.get_job_logs(submission), again).rstrip())
     code = followed(lambda: client.get_job_info(submission), again).driver_exit_code
     return 1 if code is None else code
-
-
-def _claim(storage: Storage, run: str, address: str, arguments: Sequence[str]) -> int:
-    number = 1
-    record = {"address": address, "arguments": list(arguments), "at": time.time(), "from": os.getpid()}
-    while not storage.create_json(f"runs/{run}/evaluations/{number:06d}.json", record):
-        number += 1
-    return number

@@ -19,6 +19,7 @@ from jobs.runs.record import read_run
 from jobs.runs.recorded import reading
 from jobs.runs.status import run_status
 from pipeline.answers import patience
+from pipeline.claim import claim_number
 from pipeline.records import DamagedRecord, seal_lines, unseal_lines
 from pipeline.redaction import redact
 from pipeline.storage import Storage
@@ -162,10 +163,9 @@ def encoded(text: str) -> bytes:
 
 
 def _claim_session(storage: Storage, run: str) -> str:
-    session = 1
-    while not storage.create_json(f"runs/{run}/log/{session:06d}/start.json", {"at": time.time()}):
-        session += 1
-    return f"runs/{run}/log/{session:06d}"
+    folder = f"runs/{run}/log"
+    session = claim_number(storage, lambda number: f"{folder}/{number:06d}/start.json", {"at": time.time()})
+    return f"{folder}/{session:06d}"
 
 
 def log_tail(storage: Storage, run: str, *, lines: int = TAIL_LINES, max_bytes: int = TAIL_BYTES) -> str:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.runs.metric_values import json_values
+from pipeline.claim import claim_number
 from pipeline.records import DamagedRecord, seal_lines, unseal_lines
 from pipeline.storage import Storage
 
@@ -133,7 +134,7 @@ def read_segment(storage: Storage, key: str) -> list[MetricRow]:
 
 
 def _claim_folder(storage: Storage, prefix: str, attempt: int) -> str:
-    restart = 0
-    while not storage.create_json(f"{prefix}/{attempt:06d}-{restart:03d}/start.json", {"at": time.time()}):
-        restart += 1
-    return f"{prefix}/{attempt:06d}-{restart:03d}"
+    folder = f"{prefix}/{attempt:06d}"
+    began = {"at": time.time()}
+    restart = claim_number(storage, lambda number: f"{folder}-{number:03d}/start.json", began, first=0)
+    return f"{folder}-{restart:03d}"

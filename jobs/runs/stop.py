@@ -15,10 +15,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from jobs.runs.record import read_run
+from pipeline.claim import claim_number
 from pipeline.dag.runner import Stopped
 from pipeline.dag.store import StepStore
 from pipeline.storage import Storage
@@ -108,10 +110,9 @@ def withdraw_run_stop(storage: Storage, run: str) -> None:
 
 def claim_submission(storage: Storage, run: str, record: dict[str, Any]) -> int:
     """The next submission's number, which nobody else gets; `record` is kept with it."""
-    number = max(submissions(storage, run), default=0) + 1
-    while not storage.create_json(_submission_key(run, number), {**record, "at": time.time()}):
-        number += 1
-    return number
+    first = max(submissions(storage, run), default=0) + 1
+    key = partial(_submission_key, run)
+    return claim_number(storage, key, {**record, "at": time.time()}, first=first)
 
 
 def submissions(storage: Storage, run: str) -> list[int]:

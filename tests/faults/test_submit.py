@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobs.cluster.ray_jobs import job_client
+from jobs.evaluation.submission import submit_evaluation
 from jobs.runs.record import list_runs
 from jobs.runs.stop import SUBMISSION_VARIABLE, claim_submission
 from pipeline.storage import Storage
@@ -153,6 +154,16 @@ def test_runs_of_one_name_on_two_storages_share_a_cluster(
         assert code == 0, output
         ids.append(output.split(" as ", 1)[1].split(";", 1)[0])
     assert ids[0] != ids[1] and ids[0].rpartition("-a")[0] == ids[1].rpartition("-a")[0]
+
+
+def test_evaluations_of_runs_of_one_name_on_two_storages_share_a_cluster(
+    head: RayHead, tmp_path: Path
+) -> None:
+    ids = [
+        submit_evaluation(Storage(str(tmp_path / name)), head.address, "r", ["r"], python="/no/python")
+        for name in ("one", "other")
+    ]
+    assert ids == ["r-eval1", "r-eval2"]
 
 
 def test_a_submission_that_waits_is_stopped_and_starts_nothing_when_its_turn_comes(
