@@ -97,7 +97,7 @@ def test_a_whole_report_is_well_formed_and_says_what_was_measured() -> None:
     page = check(render_page([run()]))
     text = " ".join(page.text)
     for expected in ("demo-1a2b3c", "1.250", "[1.200, 1.300]", "0.50x the unigram model", "+0.250", "70.0%", "60.0 / 64",
-                     "a worker was lost", "0123456789ab", "1m 33s", "Learning rate", "first", "second", "3.4M"):  # fmt: skip
+                     "a worker was lost", "0123456789ab", "1:33", "Learning rate", "first", "second", "3.4M"):  # fmt: skip
         assert expected in text, expected
 
 
