@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from curriculum.errors import InputError, RecipeError
@@ -48,17 +48,24 @@ def generate_text(
             seed=seed,
             eos_id=tokenizer.eos_id,
         )
-        produced: list[int] = []
-        shown = 0
-        for token in tokens:
-            produced.append(token)
-            text = tokenizer.decode(produced)
-            if not text.endswith("\ufffd"):
-                yield text[shown:]
-                shown = len(text)
-        yield tokenizer.decode(produced)[shown:]
+        yield from text_pieces(tokens, tokenizer.decode)
     except ValueError as error:
         raise RecipeError(f"generate: {error}") from error
+
+
+def text_pieces(tokens: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
+    """The text of `tokens` in pieces, as soon as each is whole. A piece is decoded with the one before it, whose end may decide
+    how it begins (a space), and with nothing else, so that a long text costs no more a token than a short one."""
+    before: list[int] = []
+    pending: list[int] = []
+    for token in tokens:
+        pending.append(token)
+        whole = decode([*before, *pending])
+        if not whole.endswith("\ufffd"):
+            yield whole[len(decode(before)) :]
+            before, pending = pending, []
+    if pending:
+        yield decode([*before, *pending])[len(decode(before)) :]
 
 
 def _check_sampling(max_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
